@@ -208,7 +208,7 @@ class DeviceKernels:
 
     Attributes:
         device: full device name.
-        unit: the nodes as they were written, with sends and receives.
+        partition: the nodes as they were written, with sends and receives.
         rewritten: the nodes that are left after rewriting.
         fired: the rewrites, in order.
         fusion: kernels, and why other nodes are not fused.
@@ -220,7 +220,7 @@ class DeviceKernels:
     """
 
     device: str
-    unit: PartitionGraph
+    partition: PartitionGraph
     rewritten: PartitionGraph
     fired: tuple[Fired, ...]
     fusion: Fusion | None
@@ -375,7 +375,7 @@ class DeviceKernels:
         Raises:
             KeyError: this device does not run one of them.
         """
-        names = {n.name: n for n in _nodes(self.unit.steps)}
+        names = {n.name: n for n in _nodes(self.partition.steps)}
         for name in (a, b):
             if name not in names:
                 raise KeyError(f"{self.device} runs no node '{name}'")

@@ -109,22 +109,22 @@ def _cut(values: Sequence[Any], lengths: Iterable[int]) -> list[Sequence[Any]]:
 
 
 def fuse_epilogues(
-    unit: PartitionGraph, steps: Sequence[PartitionStep | FusedKernel]
+    partition: PartitionGraph, steps: Sequence[PartitionStep | FusedKernel]
 ) -> tuple[PartitionStep | FusedKernel, ...]:
-    """Fuse prologue and epilogue kernels into the products of a unit's steps after fusion.
+    """Fuse prologue and epilogue kernels into the products of a partition's steps after fusion.
 
     Guarantees: as `fuse`.
     """
     if not any(isinstance(s, Node) and s.type in ANCHORS for s in steps):
         return tuple(steps)
-    return _Joining(unit, steps).result()
+    return _Joining(partition, steps).result()
 
 
 class _Joining:
-    def __init__(self, unit: PartitionGraph, steps: Sequence[PartitionStep | FusedKernel]) -> None:
+    def __init__(self, partition: PartitionGraph, steps: Sequence[PartitionStep | FusedKernel]) -> None:
         self.steps: list[PartitionStep | FusedKernel | None] = list(steps)
-        self.fed = {t for _, t in unit.feeds}
-        self.fetched = {t for _, t in unit.fetches}
+        self.fed = {t for _, t in partition.feeds}
+        self.fetched = {t for _, t in partition.fetches}
         self.maker: dict[Tensor, int] = {}
         self.takers: dict[Tensor, list[int]] = {}
         self.fences = [0]  # before each step, the number of steps that nothing moves across

@@ -1,4 +1,4 @@
-"""Fusion: replaces groups of nodes in a unit's steps by kernels.
+"""Fusion: replaces groups of nodes in a partition's steps by kernels.
 
 `grouping` finds the nodes that can be one kernel. This module lowers the groups that pay to loop IR (`to_loops`) and puts each
 kernel at the position of its last node. It also chooses a kernel's outputs (the tensors with consumers outside) and the views that stay.
@@ -33,7 +33,7 @@ class Fusion:
     """The result of fusion: the steps, and why nodes are not fused.
 
     Attributes:
-        steps: the unit's steps, with `CpuFusedKernel` among them.
+        steps: the partition's steps, with `CpuFusedKernel` among them.
         reasons: node name -> why it is in no kernel. Nodes without a reason of their own are left out.
     """
 
@@ -65,16 +65,16 @@ class _Result:
         self.walk = walk
         self.again = again
         self.lone = lone
-        self.unit = walk.unit
+        self.partition = walk.partition
         self.views = walk.views
         self.reasons = walk.reasons
         self.home: dict[Node, FusionGroup] = {}
-        self.place = {node_of(step): i for i, step in enumerate(walk.unit.steps)}
+        self.place = {node_of(step): i for i, step in enumerate(walk.partition.steps)}
 
     def result(self) -> Fusion:
         """The kernels of the groups that pay, at the positions of their last nodes."""
         if not self.walk.groups:
-            return Fusion(self.unit.steps, self.reasons)
+            return Fusion(self.partition.steps, self.reasons)
         takers = self.walk.takers
         kernels: dict[Node, FusedKernel] = {}
         gone: set[Node] = set()
@@ -98,7 +98,7 @@ class _Result:
         gone.update(self.dropped(sorted(inside, key=self.place.__getitem__), takers, gone))
         gone.update(self.unasked(kernels.values(), takers, gone))
         steps: list[PartitionStep | FusedKernel] = []
-        for step in self.unit.steps:
+        for step in self.partition.steps:
             node = node_of(step)
             if node in kernels:
                 steps.append(kernels[node])
@@ -112,7 +112,7 @@ class _Result:
         return [n for n in group.nodes if n not in self.views and n not in copies]
 
     def dropped(self, inside: Sequence[Node], takers: dict[Tensor, list[object]], gone: set[Node]) -> list[Node]:
-        """The views that only kernels with copies of them take, so that the views themselves are dropped. In the order of the unit."""
+        """The views that only kernels with copies of them take, so that the views themselves are dropped. In the order of the partition."""
         out: list[Node] = []
         left = set(gone)
         for view in reversed(inside):
@@ -191,7 +191,7 @@ class _Result:
 
 
 def fuse(
-    unit: PartitionGraph,
+    partition: PartitionGraph,
     *,
     small: bool = False,
     lone: bool = False,
@@ -203,7 +203,7 @@ def fuse(
     """Decide which nodes become one kernel.
 
     Args:
-        unit: what one device runs.
+        partition: what one device runs.
         small: also fuse groups that are too small to gain.
         lone: also make a kernel of a single node that fuses with nothing.
         types: the element types that kernels support.
@@ -214,6 +214,6 @@ def fuse(
     Guarantees: every value is made before its consumers run. Sends, receives, stateful nodes and all other steps keep their
     order. A fused node's value exists outside its kernel only if a step there takes it.
     """
-    walk = Walk(unit, small=small, types=types, numbers=numbers, longest=longest)
+    walk = Walk(partition, small=small, types=types, numbers=numbers, longest=longest)
     walk.walk()
     return _Result(walk, lone, rematerialize(walk, again) if again else Rematerialized()).result()

@@ -1,4 +1,4 @@
-"""Forms fusion groups: a greedy walk that decides which nodes of a unit share a kernel.
+"""Forms fusion groups: a greedy walk that decides which nodes of a partition share a kernel.
 
 The walk visits each step once. A node that has a loop nest joins the open groups that make or read its inputs, if all of its axes
 map to axes of theirs (`merge`). Else it opens a group. So chains fuse vertically, reductions fuse with their producers and
@@ -64,7 +64,7 @@ SMALL = 4096  # elements below which NumPy's few calls are as fast as one kernel
 
 
 class Walk:
-    """The walk over a unit.
+    """The walk over a partition.
 
     Attributes:
         groups: the groups formed, in order; some are not worth a kernel.
@@ -77,19 +77,19 @@ class Walk:
 
     def __init__(
         self,
-        unit: PartitionGraph,
+        partition: PartitionGraph,
         *,
         small: bool,
         types: Sequence[DType] = SUPPORTED,
         numbers: bool = False,
         longest: int = 0,
     ) -> None:
-        self.unit = unit
+        self.partition = partition
         self.types = types
         self.numbers = numbers
         self.longest = longest
         self.small = small
-        self.fed = {t for _, t in unit.feeds}
+        self.fed = {t for _, t in partition.feeds}
         self.open: dict[FusionGroup, None] = {}  # in order
         self.group_of: dict[Tensor, FusionGroup] = {}  # tensors that a group makes
         self.patterns: dict[Node, IndexMaps] = {}
@@ -103,13 +103,13 @@ class Walk:
         self.small_dims: dict[Dims, bool] = {}
         self.guards = Predicates()
         self.guarded: dict[Node, tuple[Node | int, ...]] = {}
-        self.asked = asked_for(unit)
+        self.asked = asked_for(partition)
         self.makers: dict[Tensor, Node] = {}  # the makers of tensors whose symbolic shape says more than the static one
         self.sizes = SymbolicShapes(self.makers)
 
     def walk(self) -> None:
         """Form the groups."""
-        for step in self.unit.steps:
+        for step in self.partition.steps:
             sources = self.guards.see(step)
             if isinstance(step, Node):
                 self.node(step, sources)
@@ -209,10 +209,10 @@ class Walk:
     def takers(self) -> dict[Tensor, list[object]]:
         """The consumers of each tensor: nodes, steps that are not nodes, and None for a fetch."""
         out: dict[Tensor, list[object]] = {}
-        for step in self.unit.steps:
+        for step in self.partition.steps:
             for t in inputs_of_step(step):
                 out.setdefault(t, []).append(node_of(step) or step)
-        for _, t in self.unit.fetches:
+        for _, t in self.partition.fetches:
             out.setdefault(t, []).append(None)
         return out
 

@@ -43,7 +43,7 @@ class Rematerialized:
         return self.nodes.get(group, set()) if group is not None else set()
 
     def add(self, group: FusionGroup, copies: _Copies, place: dict[Node, int]) -> None:
-        """Put copies into a group, before its own nodes and in the order of the unit."""
+        """Put copies into a group, before its own nodes and in the order of the partition."""
         self._before.setdefault(group, ([*group.nodes], {**group.dims}))
         held = self.nodes.setdefault(group, set())
         own = [n for n in group.nodes if n not in held and n not in copies.nodes]
@@ -77,7 +77,7 @@ def rematerialize(walk: Walk, operations_per_byte: float) -> Rematerialized:
         operations_per_byte: operations that take as long as reading or writing one byte.
     """
     again = Rematerialized()
-    place = {n: i for i, n in enumerate(map(node_of, walk.unit.steps)) if n is not None}
+    place = {n: i for i, n in enumerate(map(node_of, walk.partition.steps)) if n is not None}
     for group in walk.groups:
         for maker in _makers(walk, group):
             copies = _copies(walk, maker, group, operations_per_byte)

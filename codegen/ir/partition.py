@@ -1,7 +1,7 @@
 """The input of the code generator: a `PartitionGraph`, the part of one step that one device runs.
 
 Its nodes are in one global order, with explicit steps where tensors enter and leave. A tensor is identified by its `Tensor` object:
-the user's own if the unit runs in the process that built the graph, a stand-in if the unit came in a message.
+the user's own if the partition runs in the process that built the graph, a stand-in if the partition came in a message.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class RecvTensor:
     """Wait for a channel's tensor; None: an empty message for a control edge. `travels_as`: as for `SendTensor`.
 
     `posted`: the published variable with the value, which is read in place. The owner sends the value only if that fails.
-    `reached`: a node of this unit, a variable or accumulator of another task, which is changed in place if it is published. If a value
+    `reached`: a node of this partition, a variable or accumulator of another task, which is changed in place if it is published. If a value
     comes instead, this is not possible.
     """
 
@@ -254,10 +254,10 @@ def _condition(pred: Tensor) -> Tensor:
     return pred
 
 
-def asked_for(unit: PartitionGraph) -> frozenset[Node | int]:
+def asked_for(partition: PartitionGraph) -> frozenset[Node | int]:
     """The nodes and channels whose deadness other steps need."""
     asked: set[Node | int] = set()
-    for step in unit.steps:
+    for step in partition.steps:
         if isinstance(step, RunPredicated):
             asked.update(step.after)
         elif isinstance(step, SendTensor) and step.token is not None:

@@ -83,7 +83,7 @@ def quotient(a: Size, b: Size) -> Size | None:
 
 
 class SymbolicShapes:
-    """The symbolic shapes of the tensors of one unit. `makers`: the nodes that make tensors, where the analysis may use them."""
+    """The symbolic shapes of the tensors of one partition. `makers`: the nodes that make tensors, where the analysis may use them."""
 
     def __init__(self, makers: Mapping[Tensor, Node]) -> None:
         self.makers = makers
@@ -112,7 +112,7 @@ class SymbolicShapes:
         return tuple(map(self._now, found)) if self._same else found
 
     def source_of(self, sizes: tuple[Size, ...]) -> Tensor | None:
-        """Add a tensor of these sizes that no node of the unit computes from others, such as a placeholder."""
+        """Add a tensor of these sizes that no node of the partition computes from others, such as a placeholder."""
         return next((t for t in self._own if t not in self.makers and self.dims(t) == sizes), None)
 
     def _now(self, size: Size) -> Size:

@@ -32,18 +32,18 @@ _TYPES = (float32, float16, bfloat16)
 _SHAPES = frozenset(("Shape", "BroadcastGradientArgs", "GatherV2", "Pack"))
 
 
-def fuse_attention(unit: PartitionGraph) -> tuple[PartitionGraph, tuple[Fired, ...]]:
-    """The unit with attention and its gradient as one node each, and the rewrites."""
-    if not {"Softmax", "BatchMatMulV2"} <= {s.type for s in unit.steps if isinstance(s, Node)}:
-        return unit, ()
+def fuse_attention(partition: PartitionGraph) -> tuple[PartitionGraph, tuple[Fired, ...]]:
+    """The partition with attention and its gradient as one node each, and the rewrites."""
+    if not {"Softmax", "BatchMatMulV2"} <= {s.type for s in partition.steps if isinstance(s, Node)}:
+        return partition, ()
     fired: list[Fired] = []
-    while found := _Search(unit).found():
+    while found := _Search(partition).found():
         instead = {old: new for f in found for old, new in f.instead.items()}
         gone = {n for f in found for n in f.gone}.difference(instead)
-        steps = [instead.get(s, s) if isinstance(s, Node) else s for s in unit.steps if s not in gone]
-        unit = replace(unit, steps=tuple(steps))
+        steps = [instead.get(s, s) if isinstance(s, Node) else s for s in partition.steps if s not in gone]
+        partition = replace(partition, steps=tuple(steps))
         fired += [Fired(f.rule, *next((old, new.type) for old, new in f.instead.items())) for f in found]
-    return unit, tuple(fired)
+    return partition, tuple(fired)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +97,21 @@ _OF_QUERIES = parse(f"BatchMatMulV2((start := {_unrepeated(_OF_SCALED, 'r')}), k
 
 
 class _Search:
-    """Looks for the parts in a unit."""
+    """Looks for the parts in a partition."""
 
-    def __init__(self, unit: PartitionGraph) -> None:
-        self.nodes = {s: i for i, s in enumerate(unit.steps) if isinstance(s, Node)}  # and their places
+    def __init__(self, partition: PartitionGraph) -> None:
+        self.nodes = {s: i for i, s in enumerate(partition.steps) if isinstance(s, Node)}  # and their places
         self.maker = {t: n for n in self.nodes for t in n.outputs}
         self.takers: dict[Tensor, list[Node | None]] = {}
-        for step in unit.steps:
+        for step in partition.steps:
             for t in inputs_of_step(step):
                 self.takers.setdefault(t, []).append(step if isinstance(step, Node) else None)
-        for _, t in (*unit.fetches, *unit.feeds):
+        for _, t in (*partition.fetches, *partition.feeds):
             self.takers.setdefault(t, []).append(None)
-        for _, t in unit.feeds:
+        for _, t in partition.feeds:
             self.maker.pop(t, None)  # the value is another one
-        self.asked = asked_for(unit)
-        self.is_plain = not any(isinstance(s, BeginLoop | RunPredicated) for s in unit.steps)
+        self.asked = asked_for(partition)
+        self.is_plain = not any(isinstance(s, BeginLoop | RunPredicated) for s in partition.steps)
 
     def found(self) -> list[_Found]:
         """The complete matches that share no parts."""

@@ -1,4 +1,4 @@
-"""Rewriting: replaces a unit's nodes by fewer or cheaper nodes with the same results.
+"""Rewriting: replaces a partition's nodes by fewer or cheaper nodes with the same results.
 
 Two walks visit the steps in order. The first *simplifies*: it folds constants, merges equal nodes (CSE), and applies the rules of
 `rules/algebra.py`, `layout.py` and `shapes.py`, also to their own results. A node's inputs are simplified before the node, so one
@@ -11,7 +11,7 @@ control flow. Nodes under a `cond` may be dead and are not matched. Nodes are ne
 own: a node with a replaced input is copied. A replacement keeps the node's name and source line, so errors still point at the user's
 code.
 
-The work is linear in the number of nodes. Rules that need an op which the unit does not have are skipped from the start.
+The work is linear in the number of nodes. Rules that need an op which the partition does not have are skipped from the start.
 """
 
 from __future__ import annotations
@@ -74,29 +74,29 @@ class Fired:
         )
 
 
-def rewrite(unit: PartitionGraph, wanted: KernelOptions) -> tuple[PartitionGraph, tuple[Fired, ...]]:
-    """A unit with the same results and less work, and the rewrites; the unit itself if none applies.
+def rewrite(partition: PartitionGraph, wanted: KernelOptions) -> tuple[PartitionGraph, tuple[Fired, ...]]:
+    """A partition with the same results and less work, and the rewrites; the partition itself if none applies.
 
     DOVETAIL_LOG_REWRITES=1 logs each rule that fired with its count; 2 logs each rewrite.
     """
     fired: list[Fired] = []
     rules = (*algebra_rules, *arranging_rules, *shape_rules) if wanted.rewrite else ()
-    walk = _Walk(unit, wanted, _table(rules, unit, wanted))
+    walk = _Walk(partition, wanted, _table(rules, partition, wanted))
     if wanted.fold or wanted.merge or wanted.rewrite or walk.current:
-        unit = walk.run()
+        partition = walk.run()
         fired += walk.fired
-    if wanted.rewrite and _table(moving_rules, unit, wanted):
-        table = _table((*moving_rules, *arranging_rules), unit, wanted)
-        walk = _Walk(unit, replace(wanted, fold=False), table, counted=True)
-        unit = walk.run()
+    if wanted.rewrite and _table(moving_rules, partition, wanted):
+        table = _table((*moving_rules, *arranging_rules), partition, wanted)
+        walk = _Walk(partition, replace(wanted, fold=False), table, counted=True)
+        partition = walk.run()
         fired += walk.fired
-    _tell(unit, fired)
-    return unit, tuple(fired)
+    _tell(partition, fired)
+    return partition, tuple(fired)
 
 
-def _table(rules: Iterable[Rule], unit: PartitionGraph, wanted: KernelOptions) -> dict[OpDef, list[Rule]]:
-    """Op of a node -> the rules that may apply to it, of those that can apply in this unit."""
-    present = {s.opdef.name for s in unit.steps if type(s) is Node}
+def _table(rules: Iterable[Rule], partition: PartitionGraph, wanted: KernelOptions) -> dict[OpDef, list[Rule]]:
+    """Op of a node -> the rules that may apply to it, of those that can apply in this partition."""
+    present = {s.opdef.name for s in partition.steps if type(s) is Node}
     table: dict[OpDef, list[Rule]] = {}
     for rule in rules:
         if (not rule.fast or wanted.fast_math) and rule.needs <= present:
@@ -105,11 +105,11 @@ def _table(rules: Iterable[Rule], unit: PartitionGraph, wanted: KernelOptions) -
     return table
 
 
-def _tell(unit: PartitionGraph, fired: Sequence[Fired]) -> None:
+def _tell(partition: PartitionGraph, fired: Sequence[Fired]) -> None:
     level = setting("DOVETAIL_LOG_REWRITES")
     if level >= 1 and fired:
         counts = ", ".join(f"{n} x {rule}" for rule, n in Counter(f.rule for f in fired).items())
-        logger.warning("rewrites on %s: %s", unit.device, counts)
+        logger.warning("rewrites on %s: %s", partition.device, counts)
     if level >= 2:
         for f in fired:
             logger.warning("  %s", f)
@@ -119,7 +119,7 @@ def _tell(unit: PartitionGraph, fired: Sequence[Fired]) -> None:
 
 
 class _Walk:
-    """One walk over a unit's steps.
+    """One walk over a partition's steps.
 
     `table`: by op, the rules that may apply to its nodes. `counted`: they may use the number of a tensor's consumers; otherwise, equalities
     of unknown sizes.
@@ -127,16 +127,16 @@ class _Walk:
 
     def __init__(
         self,
-        unit: PartitionGraph,
+        partition: PartitionGraph,
         wanted: KernelOptions,
         table: Mapping[OpDef, Sequence[Rule]],
         *,
         counted: bool = False,
     ) -> None:
-        self.unit = unit
+        self.partition = partition
         self.wanted = wanted
         self.steps: list[PartitionStep] = []
-        self.current: dict[Tensor, Tensor] = {}  # the unit's tensors -> their replacements
+        self.current: dict[Tensor, Tensor] = {}  # the partition's tensors -> their replacements
         self.makers: dict[Tensor, Node] = {}  # the nodes that make tensors, where rules may match them
         self.copies: dict[Node, Node] = {}
         self.originals: dict[Node, Node] = {}  # of copies
@@ -145,16 +145,16 @@ class _Walk:
         self.fired: list[Fired] = []
         self.folding = Folding(self.makers)
         self.sizes = SymbolicShapes(self.makers)
-        self.fed = {t for _, t in unit.feeds}
-        self.feeds = tuple([(name, self.stand_in(t)) for name, t in unit.feeds])
+        self.fed = {t for _, t in partition.feeds}
+        self.feeds = tuple([(name, self.stand_in(t)) for name, t in partition.feeds])
         self.table = table
         self.sized = not counted and any(op.name in _ASKING for op in self.table)
         # An upper bound of a tensor's uses: removed consumers are not subtracted.
         self.uses: Counter[Tensor] = Counter()
         self.counted = counted and bool(self.table)
         if self.counted:
-            self.uses.update(t for s in unit.steps for t in inputs_of_step(s))
-            self.uses.update(t for _, t in unit.fetches)
+            self.uses.update(t for s in partition.steps for t in inputs_of_step(s))
+            self.uses.update(t for _, t in partition.fetches)
 
     def stand_in(self, tensor: Tensor) -> Tensor:
         """The stand-in for a fed tensor. It hides the tensor's own value, which is not used."""
@@ -166,17 +166,17 @@ class _Walk:
         return node.outputs[0]
 
     def run(self) -> PartitionGraph:
-        """Run the walk; returns the unit itself if nothing has changed."""
-        for step in self.unit.steps:
+        """Run the walk; returns the partition itself if nothing has changed."""
+        for step in self.partition.steps:
             if type(step) is Node:
                 self.node(step)
             else:
                 self.steps.append(self.renewed(step) if self.current else step)
                 self.enter_or_leave(step)
         if not self.current:
-            return self.unit
-        fetches = tuple([(name, self.current.get(t, t)) for name, t in self.unit.fetches])
-        return PartitionGraph(self.unit.device, tuple(self.live(fetches)), self.feeds, fetches)
+            return self.partition
+        fetches = tuple([(name, self.current.get(t, t)) for name, t in self.partition.fetches])
+        return PartitionGraph(self.partition.device, tuple(self.live(fetches)), self.feeds, fetches)
 
     def node(self, original: Node) -> None:
         """Append a node, or its replacement, to the steps so far."""
@@ -326,9 +326,9 @@ class _Walk:
 
     def live(self, fetches: Iterable[tuple[str, Tensor]]) -> list[PartitionStep]:
         """The steps without those that have lost all their consumers."""
-        taken = {t for s in self.unit.steps for t in inputs_of_step(s)}
-        taken.update(t for _, t in self.unit.fetches)
-        before = {n for n in self.unit.steps if type(n) is Node}
+        taken = {t for s in self.partition.steps for t in inputs_of_step(s)}
+        taken.update(t for _, t in self.partition.fetches)
+        before = {n for n in self.partition.steps if type(n) is Node}
         needed = {t for _, t in fetches}
         left: list[PartitionStep] = []
         for step in reversed(self.steps):
@@ -393,12 +393,12 @@ def _identity(node: Node) -> tuple[Any, ...] | None:
 
 _METADATA = frozenset(("Shape", "Size", "Rank"))  # known where the shape is
 _MOST_FOLDED = 1 << 16  # bytes of a folded constant, unless its inputs have as many: a large Fill stays a Fill
-_MOST_FOLDED_IN_ALL = 1 << 24  # bytes per unit
+_MOST_FOLDED_IN_ALL = 1 << 24  # bytes per partition
 _MOST_FLOPS = 1e7  # of a node that is folded: some ten milliseconds
 
 
 class Folding:
-    """Folds constants of one unit, by the ops' NumPy references: small ones, since large ones would be slow to make and to send.
+    """Folds constants of one partition, by the ops' NumPy references: small ones, since large ones would be slow to make and to send.
 
     `makers`: the nodes that make tensors, where the pass may use them."""
 

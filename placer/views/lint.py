@@ -17,7 +17,7 @@ from ..render.timeline import time_text
 from .facts import Facts, without_compiling
 from .lint_devices import idle, memory, setters_overridden, slower_than_one, uneven_bytes, uneven_work
 from .lint_traffic import constants_sent, gradients, loops, read_again, slow_reads, small_batches, unknown_sizes
-from .plan_warning import Place, PlanWarning, with_change
+from .plan_warning import PlaceFunction, PlanWarning, with_change
 
 CHECKS: Mapping[str, Callable[[Facts], Iterator[PlanWarning]]] = {
     "unknown-sizes": unknown_sizes,
@@ -42,7 +42,7 @@ PREDICTING = frozenset({"slower-than-one", "slow-read", "small-batch", "uneven-w
 
 
 def check(
-    plan: PlanData, place: Place | None = None, *, predict: bool = True, facts: Facts | None = None
+    plan: PlanData, place: PlaceFunction | None = None, *, predict: bool = True, facts: Facts | None = None
 ) -> list[PlanWarning]:
     """All warnings about a plan, those that cost the most bytes first.
 
@@ -62,7 +62,7 @@ def check(
     return sorted(found, key=lambda w: -w.bytes)
 
 
-def _applied(warning: PlanWarning, facts: Facts, place: Place) -> PlanWarning:
+def _applied(warning: PlanWarning, facts: Facts, place: PlaceFunction) -> PlanWarning:
     """A warning with the plan that its change gives."""
     if isinstance(warning.change, str):
         return replace(warning, result=f"Not applied: {warning.change}")

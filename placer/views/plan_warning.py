@@ -17,7 +17,7 @@ from ..cost.shapes import batch_shapes
 from ..plan_data import PlanData
 from ..render.text import listed
 
-Place: TypeAlias = Callable[..., Any]
+PlaceFunction: TypeAlias = Callable[..., Any]
 """`placer.pipeline.place`, which knows plans, so that they are given it."""
 
 
@@ -92,7 +92,7 @@ def moved(plan: PlanData, nodes: Mapping[Node, str]) -> Change:
     return Change(tuple(sorted(found.items())))
 
 
-def with_change(plan: PlanData, change: Change, place: Place) -> Any:
+def with_change(plan: PlanData, change: Change, place: PlaceFunction) -> Any:
     """Plan the same step with a change of the program. Errors as in `place`."""
     graph = Graph()
     extend_from_bytes(graph, graph_to_bytes(plan.graph))

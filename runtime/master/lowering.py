@@ -116,7 +116,7 @@ def lower_partitions(
         device_of, published: where nodes are placed, and the published memory that the partitions use; None: for a look at the
             kernels only.
     """
-    units = []
+    partitions = []
     guarded = cut.guarded
     numbers = itertools.count(1 + max((c.id for c in cut.channels), default=-1) if published else 0)
     for part in cut.partitions.values() if only is None else [cut.partitions[only]]:
@@ -146,7 +146,7 @@ def lower_partitions(
                 else:
                     token = _token(what, value, guarded) if tensor is None else None
                     steps.append(ir.SendTensor(number, tensor, what.destination, token, other))
-        units.append(
+        partitions.append(
             ir.PartitionGraph(
                 part.device,
                 tuple(steps),
@@ -154,7 +154,7 @@ def lower_partitions(
                 tuple((name, graph.get_tensor_by_name(name)) for name in part.fetches),
             )
         )
-    return units
+    return partitions
 
 
 def _read(value: Tensor, channel: Channel, published: Published) -> ir.Posted:
@@ -193,13 +193,13 @@ def kernels_of(plan: Plan, device: str, config: ConfigProto | None = None) -> De
 
     if device not in plan.partitions:
         raise invalid(f"The step runs nothing on {device}; it runs on: {', '.join(plan.partitions) or 'no device'}")
-    (unit,) = lower_partitions(plan.partitioned, plan.graph, only=device)
+    (partition,) = lower_partitions(plan.partitioned, plan.graph, only=device)
     options = check_config(config).kernel_options()
     gpu = plan.cluster.device(DeviceName.parse(device)).gpu
     # What other devices make has here the sizes that it has in the plan.
     crossing = [what for _, what in plan.partitions[device].steps if isinstance(what, Channel)]
     given = plan.sizes.given | {c.name: c.dims for c in crossing if c.destination == device and not c.control}
-    return explain(unit, options, gpu, lambda nodes: plan_sizes(nodes, given))
+    return explain(partition, options, gpu, lambda nodes: plan_sizes(nodes, given))
 
 
 def launches_of(plan: Plan, device: str) -> list[Launch]:

@@ -175,25 +175,25 @@ class Master:
                 self._log_placement(session, plan.decisions)
             session.keep(plan)
             by_task: dict[str, list[PartitionGraph]] = {}
-            for unit in lower_partitions(plan.partitioned, session.graph, plan.decisions.device_of, published):
-                by_task.setdefault(task_of(unit.device), []).append(unit)
+            for partition in lower_partitions(plan.partitioned, session.graph, plan.decisions.device_of, published):
+                by_task.setdefault(task_of(partition.device), []).append(partition)
             program, config = secrets.token_hex(8), session.config
             registrations = {
                 task: Registration(
-                    program, handle, tuple(units), session.seed, config.isolate_session_state,
+                    program, handle, tuple(partitions), session.seed, config.isolate_session_state,
                     config.kernel_options(warm, deterministic), config.peer_timeout_s, session.client,
                 )
-                for task, units in by_task.items()
+                for task, partitions in by_task.items()
             }  # fmt: skip
             incarnations = self._workers.register(registrations)
             session.plans[program] = plan
             return [
                 TaskPart(
                     task, incarnations[task], program,
-                    tuple(dict.fromkeys(name for u in units for name, _ in u.feeds)),
-                    tuple(dict.fromkeys(name for u in units for name, _ in u.fetches)),
+                    tuple(dict.fromkeys(name for u in partitions for name, _ in u.feeds)),
+                    tuple(dict.fromkeys(name for u in partitions for name, _ in u.fetches)),
                 )
-                for task, units in by_task.items()
+                for task, partitions in by_task.items()
             ]  # fmt: skip
 
     def plan(self, handle: str, signature: Signature, program: str = "") -> Plan:

@@ -146,10 +146,10 @@ class WorkerHandlers:
         worker, task = self._worker, self._responder.task
         registration = Registration.from_fields(message.fields)
         known = {str(d.name) for d in worker.devices}
-        for unit in registration.units:
-            if unit.device not in known:
-                raise invalid(f"{unit.device} is no device of {task}; it has {', '.join(sorted(known))}")
-        steps = [step for unit in registration.units for step in unit.steps]
+        for partition in registration.partitions:
+            if partition.device not in known:
+                raise invalid(f"{partition.device} is no device of {task}; it has {', '.join(sorted(known))}")
+        steps = [step for partition in registration.partitions for step in partition.steps]
         partners = {task_of(step.destination) for step in steps if isinstance(step, SendTensor)}
         partners |= {task_of(step.source) for step in steps if isinstance(step, RecvTensor)}
         strangers = sorted(partners - self._responder.addresses.keys())

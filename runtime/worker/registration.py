@@ -1,7 +1,7 @@
-"""The payload of a `register` message: one task's part of a run signature, and the codec of its units.
+"""The payload of a `register` message: one task's part of a run signature, and the codec of its partitions.
 
-`pack_units` turns each unit into a small graph of its own, in which placeholders stand for tensors from outside, and a list of steps
-that refers to it. The graph is serialized in the same checked form as every graph, so `unpack_units`, on the worker, infers
+`pack_partitions` turns each partition into a small graph of its own, in which placeholders stand for tensors from outside, and a list
+of steps that refers to it. The graph is serialized in the same checked form as every graph, so `unpack_partitions`, on the worker, infers
 and checks all of it again: each step may only use what an earlier one has made.
 """
 
@@ -33,7 +33,7 @@ class Registration:
 
     Attributes:
         program: handle of the program on the task.
-        units: the program of each device of the task.
+        partitions: the program of each device of the task.
         seed: seed of the session's random numbers.
         isolated: whether the session has its own state.
         peer_timeout_s: seconds of silence after which a task counts as dead.
@@ -42,7 +42,7 @@ class Registration:
 
     program: str
     session: str
-    units: tuple[ir.PartitionGraph, ...]
+    partitions: tuple[ir.PartitionGraph, ...]
     seed: int
     isolated: bool = False
     kernels: KernelOptions = field(default_factory=KernelOptions)
@@ -51,7 +51,7 @@ class Registration:
 
     def to_fields(self) -> dict[str, Any]:
         return {
-            "program": self.program, "session": self.session, "partition": pack_units(self.units), "seed": self.seed,
+            "program": self.program, "session": self.session, "partition": pack_partitions(self.partitions), "seed": self.seed,
             "isolated": self.isolated, "kernels": self.kernels.to_fields(), "peer_timeout_s": self.peer_timeout_s,
             "client": self.client,
         }  # fmt: skip
@@ -69,7 +69,7 @@ class Registration:
             raise invalid(f"Malformed kernel options in a register message: {e}") from None
         names = "program", "session", "seed", "isolated", "peer_timeout_s"
         return cls(
-            units=tuple(unpack_units(fields["partition"])), kernels=kernels, client=fields["client"][:NAME_CHARS],
+            partitions=tuple(unpack_partitions(fields["partition"])), kernels=kernels, client=fields["client"][:NAME_CHARS],
             **{name: fields[name] for name in names},
         )  # fmt: skip
 
@@ -91,7 +91,7 @@ def device_from_fields(fields: Mapping[str, Any]) -> DeviceInfo:
     return DeviceInfo(DeviceName.of(parse_strict(name)), memory, emulated, incarnation, host=host, model=model)
 
 
-# --- units -----------------------------------------------------------------------------------------------------------
+# --- partitions ------------------------------------------------------------------------------------------------------
 
 
 class _Copy:
@@ -128,7 +128,7 @@ class _Copy:
         return self.node(merge, (merge.inputs[0], merge.inputs[0]))
 
     def token(self, what: Node | int) -> tuple[int, int]:
-        """A node of the unit, or a channel, in the form that `_Unpacking` reads."""
+        """A node of the partition, or a channel, in the form that `_Unpacking` reads."""
         return (0, self.copied[what].index) if isinstance(what, Node) else (1, what)
 
     def _add(self, op: str, name: str, inputs: tuple[Tensor, ...], attrs: dict[str, Any], original: Node) -> Node:
@@ -141,16 +141,16 @@ class _Copy:
         return node
 
 
-def pack_units(units: Iterable[ir.PartitionGraph]) -> bytes:
-    out: Any = msgpack.packb([_pack(unit) for unit in units])
+def pack_partitions(partitions: Iterable[ir.PartitionGraph]) -> bytes:
+    out: Any = msgpack.packb([_pack(partition) for partition in partitions])
     return bytes(out)
 
 
-def _pack(unit: ir.PartitionGraph) -> dict[str, Any]:
+def _pack(partition: ir.PartitionGraph) -> dict[str, Any]:
     copy = _Copy()
-    feeds = [(name, _address(copy.placeholder(tensor))) for name, tensor in unit.feeds]
+    feeds = [(name, _address(copy.placeholder(tensor))) for name, tensor in partition.feeds]
     steps: list[Any] = []
-    for step in unit.steps:
+    for step in partition.steps:
         if isinstance(step, Node):
             node = copy.copied.get(step) or copy.node(step)  # it may have been copied already
             steps.append(("n", node.index))
@@ -175,32 +175,32 @@ def _pack(unit: ir.PartitionGraph) -> dict[str, Any]:
             steps.append(("t", _address(copy.stands_for[step.condition])))
         else:
             steps.append(("e", [_address(copy.stands_for[t]) for t in step.nexts]))
-    fetches = [(name, _address(copy.stands_for[tensor])) for name, tensor in unit.fetches]
+    fetches = [(name, _address(copy.stands_for[tensor])) for name, tensor in partition.fetches]
     copy.graph.insertion.adopt(copy.nodes)
     graph = graph_to_bytes(copy.graph)
-    return {"device": unit.device, "graph": graph, "feeds": feeds, "fetches": fetches, "steps": steps}
+    return {"device": partition.device, "graph": graph, "feeds": feeds, "fetches": fetches, "steps": steps}
 
 
 def _address(tensor: Tensor) -> tuple[int, int]:
     return tensor.op.index, tensor.value_index
 
 
-def unpack_units(data: bytes) -> list[ir.PartitionGraph]:
+def unpack_partitions(data: bytes) -> list[ir.PartitionGraph]:
     """Units from a message.
 
     Raises:
         InvalidArgumentError: anything is wrong with the data.
     """
     try:
-        # A unit's graph is one byte string of any size; wrong lengths are detected because the data end too early.
+        # A partition's graph is one byte string of any size; wrong lengths are detected because the data end too early.
         described = msgpack.unpackb(data, use_list=False, strict_map_key=True)
-        return [_Unpacking(extend_from_bytes(Graph(), d["graph"])).unit(d) for d in described]
+        return [_Unpacking(extend_from_bytes(Graph(), d["graph"])).partition(d) for d in described]
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, msgpack.UnpackException) as e:
         raise invalid(f"Malformed partition in a message: {type(e).__name__}: {e}") from None
 
 
 class _Unpacking:
-    """Decodes and checks a unit of a message, and tracks which tensors exist so far. It trusts no part of the message."""
+    """Decodes and checks a partition of a message, and tracks which tensors exist so far. It trusts no part of the message."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = nodes
@@ -210,8 +210,8 @@ class _Unpacking:
         self.loops: list[ir.BeginLoop] = []  # the open loops
         self.left: list[bool] = []  # whether each open loop's `LeaveUnless` has been seen
 
-    def unit(self, described: Any) -> ir.PartitionGraph:
-        """The unit, its steps checked one by one."""
+    def partition(self, described: Any) -> ir.PartitionGraph:
+        """The partition, its steps checked one by one."""
         feeds = tuple((_text(name), self.tensor(address, new=True)) for name, address in described["feeds"])
         steps = tuple([self.step(*step) for step in described["steps"]])
         if self.loops:

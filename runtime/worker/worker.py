@@ -150,7 +150,7 @@ class Worker:
             return session
 
     def register(self, new: Registration) -> None:
-        """Compile the units of a registration to programs, and store them. Nothing is stored if one of them fails."""
+        """Compile the partitions of a registration to programs, and store them. Nothing is stored if one of them fails."""
         if self.replicator is not None:
             self.replicator.check_ready()
         state = self.open_session(new.session, new.seed, new.isolated)
@@ -162,10 +162,10 @@ class Worker:
 
         on_cpu = cpu_backend(new.kernels)  # emulated GPUs run the CPU's kernels, too
         programs = []
-        for unit in new.units:
-            gpu = gpu_backend(new.kernels, unit.device, self._gpus, self._lends)
+        for partition in new.partitions:
+            gpu = gpu_backend(new.kernels, partition.device, self._gpus, self._lends)
             backend = on_cpu if gpu is None else gpu
-            programs.append(compile_partition(unit, backend, context_of, self.direct.reader))
+            programs.append(compile_partition(partition, backend, context_of, self.direct.reader))
         registered = RegisteredProgram(new.session, tuple(programs), new.client)
         registered.inline_segment = only_segment(registered)
         with self._lock:

@@ -44,13 +44,13 @@ def chosen(build: Callable[[], Any], unknown: int = 0) -> list[Chosen]:
         with dt.device("/gpu:0"):
             fetches = build()
         with dt.Session(graph=graph) as session:
-            unit = session.plan(fetches).kernels("gpu:0").unit
+            partition = session.plan(fetches).kernels("gpu:0").partition
         backend, resources, state = CudaBackend(device(0), KernelOptions()), Resources(), SessionState(None)
 
         def context_of(node: Node) -> Context:
             return Context(node.name, node.container, resources, state, tuple(t.dims for t in node.outputs))
 
-        program = fuse_updates(compile_partition(unit, backend, context_of, until="liveness"), backend.gpu)
+        program = fuse_updates(compile_partition(partition, backend, context_of, until="liveness"), backend.gpu)
         return [made for call in calls_of(program.instructions) if (made := _chosen(call, unknown)) is not None]
 
 

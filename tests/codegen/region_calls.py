@@ -34,10 +34,10 @@ def nodes_of(*fetches: Any) -> list[Any]:
 
 def fused(feeds: Sequence[Any], *fetches: Any) -> CpuFusedKernel:
     """The kernel of a small graph."""
-    unit = PartitionGraph(
+    partition = PartitionGraph(
         "/cpu:0", tuple(nodes_of(*fetches)), tuple((t.name, t) for t in feeds), tuple((t.name, t) for t in fetches)
     )
-    (group,) = fuse(unit, small=True, lone=True).kernels
+    (group,) = fuse(partition, small=True, lone=True).kernels
     assert group.inputs == tuple(feeds)
     return CpuFusedKernel(group, compile_first=True)
 
@@ -70,7 +70,7 @@ def same(mine: Any, theirs: Any) -> None:
         assert np.array_equal(a, b, equal_nan=True)
 
 
-def stretch_of(calls: Sequence[Call], constants: dict[int, Any] | None = None) -> NativeRegion:
+def region_of_calls(calls: Sequence[Call], constants: dict[int, Any] | None = None) -> NativeRegion:
     for c in calls:
         if hasattr(c.kernel, "enter_region"):
             c.kernel.enter_region()

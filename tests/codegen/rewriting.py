@@ -14,7 +14,7 @@ from dovetail.codegen.options import KernelOptions
 EVERYTHING = KernelOptions()
 
 
-def unit_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> PartitionGraph:
+def partition_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> PartitionGraph:
     order = execution_order([t.op for t in fetches], dict.fromkeys(feeds))
     nodes = [n for n in order if n.type != "Placeholder"]
     return PartitionGraph(
@@ -22,13 +22,13 @@ def unit_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> PartitionGraph:
     )
 
 
-def evaluate(unit: PartitionGraph, values: Sequence[Any]) -> list[Any]:
-    """A unit of plain nodes, by the references."""
-    at = {t: v for (_, t), v in zip(unit.feeds, values, strict=True)}
+def evaluate(partition: PartitionGraph, values: Sequence[Any]) -> list[Any]:
+    """A partition of plain nodes, by the references."""
+    at = {t: v for (_, t), v in zip(partition.feeds, values, strict=True)}
     with np.errstate(all="ignore"):
-        for node in unit.steps:
+        for node in partition.steps:
             assert node.opdef.reference is not None
             attrs = node.opdef.kernel_attrs(node.attrs)
             result = node.opdef.reference(*[at[t] for t in node.inputs], **attrs)
             at.update(zip(node.outputs, (result,) if len(node.outputs) == 1 else result, strict=True))
-    return [at[t] for _, t in unit.fetches]
+    return [at[t] for _, t in partition.fetches]

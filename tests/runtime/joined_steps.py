@@ -24,7 +24,7 @@ from dovetail.placer.rules.place import place
 from dovetail.placer.schedule.pacing import schedule_receives
 from dovetail.runtime.master.lowering import lower_partitions
 from dovetail.runtime.worker.executor import Executor
-from dovetail.runtime.worker.registration import pack_units, unpack_units
+from dovetail.runtime.worker.registration import pack_partitions, unpack_partitions
 from dovetail.runtime.worker.step import TaskStep
 
 TASKS = ("/job:a/replica:0/task:0", "/job:b/replica:0/task:0", "/job:c/replica:0/task:0")
@@ -59,7 +59,7 @@ class Joined:
     ) -> list[Any]:
         feeds = feeds or {}
         cut = self.cut(fetches, list(feeds), targets)
-        units = unpack_units(pack_units(lower_partitions(cut, self.graph)))
+        partitions = unpack_partitions(pack_partitions(lower_partitions(cut, self.graph)))
         ready: list[Executor] = []
         outcomes: dict[str, Any] = {}
         steps: dict[str, TaskStep] = {}
@@ -79,7 +79,7 @@ class Joined:
             programs = [
                 # Every other run is of rewritten graphs.
                 compile_partition(u, backend, lambda node, task=task: self._context(node, task))
-                for u in units
+                for u in partitions
                 if task_of(u.device) == task
             ]
             if programs:

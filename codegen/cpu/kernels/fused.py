@@ -226,8 +226,8 @@ class RegionOnlyKernel(RecordableKernel):
 
     def _group(self) -> Any:
         node = self._node
-        unit = PartitionGraph("", (node,), (), tuple((t.name, t) for t in node.outputs))
-        kernels = fuse(unit, small=True, lone=True).kernels
+        partition = PartitionGraph("", (node,), (), tuple((t.name, t) for t in node.outputs))
+        kernels = fuse(partition, small=True, lone=True).kernels
         return kernels[0] if kernels else None
 
     def enter_region(self) -> None:

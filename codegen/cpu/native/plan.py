@@ -52,7 +52,7 @@ class Output:
         return out
 
 
-class Plan:
+class NativePlan:
     """A run of launches for arrays of certain shapes. Several threads may run it at once.
 
     Args:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..jit import compile_now, compile_soon
 from . import table as launches
-from .plan import Plan
+from .plan import NativePlan
 from .planner import KNOWN, NotCompiledError, NotPlannableError, Planner, is_dense, stand_in
 
 logger = logging.getLogger(__name__)
@@ -42,9 +42,9 @@ class PlanCache:
         self._after = after
         self._largest = largest
         self.sent: Collection[int] = ()
-        self._last: Plan | None = None  # used
+        self._last: NativePlan | None = None  # used
         self._puts_in_order = False  # for `_last`: an input was not as plans take it
-        self._plans: dict[Key, list[Plan]] = {}
+        self._plans: dict[Key, list[NativePlan]] = {}
         self._met: dict[Key, int] = {}
         self._refused: set[Key] = set()
         self._lock = threading.Lock()
@@ -83,7 +83,7 @@ class PlanCache:
                 return outputs
         return None
 
-    def _plan_for(self, key: Key, arrays: tuple[Any, ...], at_once: bool) -> list[Plan]:
+    def _plan_for(self, key: Key, arrays: tuple[Any, ...], at_once: bool) -> list[NativePlan]:
         """The plan for arrays and their values, if there is one or if it is time to make one."""
         found = [plan for plan in self._plans.get(key, ()) if plan.knows(arrays)]
         if found or not self._is_due(key):
@@ -114,7 +114,7 @@ class PlanCache:
         times = met / (self._after + 1)
         return times >= 1 and times.is_integer() and int(times).bit_count() == 1
 
-    def _made(self, arrays: tuple[Any, ...], at_once: bool) -> Plan | None:
+    def _made(self, arrays: tuple[Any, ...], at_once: bool) -> NativePlan | None:
         """A plan for arrays like these; None: something has to be compiled first."""
         if not at_once and not launches.is_ready():
             return None

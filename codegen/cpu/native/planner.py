@@ -30,7 +30,7 @@ from ..emit.instantiate import text_of
 from ..jit import compiled
 from ..work_ranges import LINE, Ranges
 from . import table as launches
-from .plan import Output, Plan, begin_of
+from .plan import NativePlan, Output, begin_of
 from .worker_pool import most_threads
 
 KNOWN = 1 << 12  # bytes of what is known while a plan is made: shapes, and what is computed of them
@@ -275,7 +275,7 @@ class Planner:
 
     def finish(
         self, given: int, outputs: Sequence[Any], sent: Collection[int] = (), largest: int | None = None
-    ) -> Plan:
+    ) -> NativePlan:
         """The plan of the recorded launches, with `given` inputs.
 
         `sent`: the outputs that go to other tasks. `largest`: the most bytes of the arena and of what leaves, if there is a limit.
@@ -309,7 +309,7 @@ class Planner:
                 table.append(int(word))
         arrays = {m.number: m.array for m in self._memories if m.kind == "given"}
         numbers = {id(m): i for i, m in enumerate(leaving)}
-        return Plan(
+        return NativePlan(
             np.array(table, np.int64),
             patches,
             [arrays[i] for i in range(given)],

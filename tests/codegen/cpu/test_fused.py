@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 SIZES = (0, 1, 2, 7, 64, 1009)  # of the axis that is not known before: none, one, even, prime, large
 
 
-def unit_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> PartitionGraph:
+def partition_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> PartitionGraph:
     order = execution_order([t.op for t in fetches], dict.fromkeys(feeds))
     nodes = [n for n in order if n.type != "Placeholder"]
     return PartitionGraph(
@@ -50,7 +50,7 @@ class Fused:
         backend = NumbaBackend(fuse_small=True, compile_first=True, threads=2)
         self.steps: list[tuple[Any, Sequence[Any], Sequence[Any]]] = []
         self.kernels: list[CpuFusedKernel] = []
-        for step in run_graph_passes(unit_of(fetches, feeds), backend, no_context).steps:
+        for step in run_graph_passes(partition_of(fetches, feeds), backend, no_context).steps:
             if isinstance(step, FusedKernel):
                 kernel = backend.fused(step)
                 self.kernels.append(kernel)
@@ -231,7 +231,7 @@ def test_the_result_does_not_depend_on_the_number_of_threads() -> None:
     with dt.Graph().as_default():
         x = dt.placeholder(dt.float32, [None, None])
         for y in (dt.nn.softmax(x), dt.reduce_sum(dt.tanh(x), 0), dt.reduce_sum(dt.tanh(x), 1)):
-            (group,) = [s for s in fuse(unit_of([y], [x]), small=True).steps if isinstance(s, FusedKernel)]
+            (group,) = [s for s in fuse(partition_of([y], [x]), small=True).steps if isinstance(s, FusedKernel)]
             results = [CpuFusedKernel(group, threads=n, compile_first=True)(*[value] * len(group.inputs), *[
                 t.op.attrs["value"] for t in group.shapes
             ]) for n in (1, 2, 3)]  # fmt: skip
@@ -249,7 +249,7 @@ def test_all_there_is_is_reduced_in_pieces_that_threads_share(dtype: Any) -> Non
         x = dt.placeholder(dtype, [None])
         y = x * x - x
         fetches = [dt.reduce_sum(y), dt.reduce_max(y), dt.reduce_min(x * y), dt.reduce_any(y > x), y]
-        (group,) = [s for s in fuse(unit_of(fetches, [x]), small=True).steps if isinstance(s, FusedKernel)]
+        (group,) = [s for s in fuse(partition_of(fetches, [x]), small=True).steps if isinstance(s, FusedKernel)]
         for size in (0, 1, PART - 1, PART, PART + 1, 10 * PART + 5):
             value = numbers(rng, [size], dtype)
             results = [CpuFusedKernel(group, threads=n, compile_first=True)(value) for n in (1, 2, 3)]
@@ -283,7 +283,7 @@ def test_a_kernel_starts_on_numpy_and_is_swapped_in(monkeypatch: pytest.MonkeyPa
     with dt.Graph().as_default():
         x = dt.placeholder(dt.float32, [None])
         y = dt.exp(x * 0.125) + 3.25
-        (group,) = [s for s in fuse(unit_of([y], [x])).steps if isinstance(s, FusedKernel)]
+        (group,) = [s for s in fuse(partition_of([y], [x])).steps if isinstance(s, FusedKernel)]
     swapped = threading.Event()
 
     class Told(CpuFusedKernel):
@@ -304,7 +304,7 @@ def test_checking_names_the_first_node_that_differs(monkeypatch: pytest.MonkeyPa
     with dt.Graph().as_default():
         x = dt.placeholder(dt.float32, [None, 4])
         y = dt.tanh(dt.exp(x * 0.5, name="wrong") * 0.1, name="last")
-        (group,) = [s for s in fuse(unit_of([y], [x]), small=True).steps if isinstance(s, FusedKernel)]
+        (group,) = [s for s in fuse(partition_of([y], [x]), small=True).steps if isinstance(s, FusedKernel)]
     right = CpuFusedKernel(group, compile_first=True, check=True)
     right(np.ones((2, 4), np.float32))
 
@@ -376,7 +376,7 @@ def test_random_graphs_keep_their_order(seed: int) -> None:
     """Every tensor is there before it is taken, whatever was fused; checked without compiling."""
     with dt.Graph().as_default():
         fetches, feeds = random_graph(seed, dt.float32)
-        fusion = fuse(unit_of(fetches, feeds), small=True)
+        fusion = fuse(partition_of(fetches, feeds), small=True)
     there = set(feeds)
     ran: list[Node] = []
     for step in fusion.steps:
@@ -447,7 +447,7 @@ def test_a_loss_of_sparse_labels_is_one_kernel_and_refuses_what_is_no_label() ->
         x, y = dt.placeholder(dt.float32, [None, 7]), dt.placeholder(dt.int32, [None])
         loss = dt.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=x * 2.0)
         fetches = [loss, *dt.gradients(loss, [x])]
-        first, *_ = [s for s in fuse(unit_of(fetches, [x, y]), small=True).steps if isinstance(s, FusedKernel)]
+        first, *_ = [s for s in fuse(partition_of(fetches, [x, y]), small=True).steps if isinstance(s, FusedKernel)]
         assert [n.type for n in first.nodes] == ["Mul", "SparseSoftmaxCrossEntropyWithLogits"]
         value = np.random.default_rng(1).standard_normal((5, 7)).astype(np.float32)
         feeds = {x: value, y: [0, 6, 3, 3, 1]}
@@ -504,7 +504,9 @@ def test_there_is_no_place_in_nothing() -> None:
 def test_an_axis_with_positions_joins_no_other() -> None:
     with dt.Graph().as_default():
         x = dt.placeholder(dt.float32, [None, 5, 7])
-        (group,) = [s for s in fuse(unit_of([dt.argmax(x, 1)], [x]), small=True).steps if isinstance(s, FusedKernel)]
+        (group,) = [
+            s for s in fuse(partition_of([dt.argmax(x, 1)], [x]), small=True).steps if isinstance(s, FusedKernel)
+        ]
     assert str(group.loops).splitlines() == [
         "loops over d0, d2, reducing d1",
         "  v0: float32[d0, d1, d2] = load in0",

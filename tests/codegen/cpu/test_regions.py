@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from region_calls import BEFORE, Array, call, identity, kernels, nodes_of, same, stretch_of
+from region_calls import BEFORE, Array, call, identity, kernels, nodes_of, region_of_calls, same
 
 import dovetail as dt
 from dovetail.codegen.backend import NodeError
@@ -55,7 +55,7 @@ def runs(draw: st.DrawFn) -> tuple[list[Call], int]:
 @given(runs(), st.lists(st.sampled_from([1, 2, 5, 24]), min_size=1, max_size=3), st.integers(0, 2**32 - 1))
 def test_random_runs_have_the_bits_of_one_by_one(made: tuple[list[Call], int], sizes: list[int], seed: int) -> None:
     calls, _ = made
-    region = stretch_of(calls)
+    region = region_of_calls(calls)
     rng = np.random.default_rng(seed)
     for n in sizes * 4:
         inputs = [rng.normal(size=(n, n)).astype(np.float32) for _ in region.region.given]
@@ -72,7 +72,7 @@ def test_random_runs_have_the_bits_of_one_by_one(made: tuple[list[Call], int], s
 
 
 def test_sizes_that_change_have_plans_of_their_own() -> None:
-    region = stretch_of(
+    region = region_of_calls(
         [call(kernels()["Joint"][0], "Fused", [0, 1], [2]), call(kernels()["Softmax"][0], "Fused", [2], [3])]
     )
     for turn in range(8):
@@ -90,7 +90,7 @@ def test_sizes_that_change_have_plans_of_their_own() -> None:
 
 @pytest.mark.parametrize("shape", [(0, 0), (0, 4), (4, 0)])
 def test_what_has_no_elements_goes_one_by_one(shape: tuple[int, int]) -> None:
-    region = stretch_of(
+    region = region_of_calls(
         [call(kernels()["Joint"][0], "Fused", [0, 1], [2]), call(kernels()["Both"][0], "Fused", [2, 1], [3, 4])]
     )
     x = np.zeros(shape, np.float32)
@@ -100,7 +100,7 @@ def test_what_has_no_elements_goes_one_by_one(shape: tuple[int, int]) -> None:
 
 
 def test_inputs_in_another_order_in_memory_have_a_plan_of_their_own_and_others_are_put_in_order() -> None:
-    region = stretch_of(
+    region = region_of_calls(
         [call(kernels()["Joint"][0], "Fused", [0, 1], [2]), call(kernels()["Softmax"][0], "Fused", [2], [3])]
     )
     x = np.arange(30, dtype=np.float32).reshape(5, 6)
@@ -128,13 +128,13 @@ def test_a_view_in_another_order_than_its_input_leaves_in_its_own() -> None:
                 np.testing.assert_array_equal(session.run(fetched, {x: value})[0], value.T.reshape(2, 3))
 
 
-def test_several_threads_run_one_stretch_at_once() -> None:
+def test_several_threads_run_one_region_at_once() -> None:
     names = ["Product", "Joint", "Both", "Product", "Softmax", "Both"]
     calls = [
         call(kernels()[name][0], "Fused", [i, i + 1][: kernels()[name][1]], range(i + 2, i + 2 + kernels()[name][2]))
         for i, name in enumerate(names)
     ]
-    region = stretch_of(calls)
+    region = region_of_calls(calls)
     failed: list[BaseException] = []
     rng = np.random.default_rng(1)
     given_ = [[rng.normal(size=(32, 32)).astype(np.float32) for _ in range(2)] for _ in range(4)]
@@ -165,7 +165,7 @@ def test_large_kernels_are_shared_between_threads(threads: int) -> None:
         backend = NumbaBackend(compile_first=True, threads=threads)
         product = backend.kernel(dt.matmul(x, y).op, None)
     both = CpuFusedKernel(kernels()["Both"][0].group, threads=threads, compile_first=True)
-    region = stretch_of(
+    region = region_of_calls(
         [
             call(product, "MatMul", [0, 1], [2]),
             call(both, "Fused", [2, 1], [3, 4]),
@@ -193,7 +193,7 @@ def node_call(node: Any, threads: int = 1) -> Call:
 
 def runs_alike(node: Any, arrays: Sequence[Array], threads: int = 1) -> int:
     """Run a node as a region; how often it went by a plan."""
-    region = stretch_of([node_call(node, threads)])
+    region = region_of_calls([node_call(node, threads)])
     for x in arrays:
         x.flags.writeable = False
     for _ in range(5):
@@ -264,14 +264,14 @@ def test_rows_that_kernels_look_up_and_add_go_by_plans() -> None:
         total = dt.math.unsorted_segment_sum(dt.exp(rows), places, dt.constant(4))
         nodes = nodes_of(total)
         nodes = [n for n in nodes if n.type != "VarHandleOp"]
-        unit = PartitionGraph(
+        partition = PartitionGraph(
             "/cpu:0", tuple(nodes), tuple((t.name, t) for t in (table.handle, ids, places)), ((total.name, total),)
         )
-        (group,) = fuse(unit, small=True, again=OPERATIONS_PER_BYTE, numbers=True).kernels
+        (group,) = fuse(partition, small=True, again=OPERATIONS_PER_BYTE, numbers=True).kernels
     kernel = CpuFusedKernel(group, compile_first=True)
     assert kernel.variables and kernel.group.tables
     slots = {t: i for i, t in enumerate((*kernel.group.inputs, *kernel.group.shapes))}
-    region = stretch_of([call(kernel, "Fused", list(slots.values()), [len(slots)])])
+    region = region_of_calls([call(kernel, "Fused", list(slots.values()), [len(slots)])])
     state = VariableState("table", dt.float32)
     fed = {table.handle: state, ids: rng.integers(0, 9, 20).astype(np.int32)}
     fed[places] = rng.integers(-1, 4, 20)

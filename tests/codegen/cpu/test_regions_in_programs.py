@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from reference_interpreter import execution_order
-from region_calls import BEFORE, Array, call, fused, kernels, nodes_of, same, stretch_of
+from region_calls import BEFORE, Array, call, fused, kernels, nodes_of, region_of_calls, same
 
 import dovetail as dt
 from dovetail.codegen.backend import NodeError
@@ -31,7 +31,7 @@ def regions(program: Program) -> list[NativeRegion]:
     return [i.kernel for i in program.instructions if isinstance(i, Call) and isinstance(i.kernel, NativeRegion)]
 
 
-def test_reads_go_before_a_stretch_and_what_waits_behind_it() -> None:
+def test_reads_go_before_a_region_and_what_waits_behind_it() -> None:
     joint, softmax = kernels()["Joint"][0], kernels()["Softmax"][0]
     first = call(joint, "Fused", [0, 1], [2])
     read = call(lambda v: v.read(), "ReadVariableOp", [3], [4])
@@ -270,8 +270,8 @@ def test_a_single_node_has_a_kernel_between_others_only() -> None:
             x_, w_ = dt.placeholder(dt.float32, [None, 6]), dt.placeholder(dt.float32, [6, 6])
             y = build(x_, w_)
             backend = NumbaBackend(compile_first=True)
-            unit = PartitionGraph("/cpu:0", tuple(nodes_of(y)), ((x_.name, x_), (w_.name, w_)), ((y.name, y),))
-            program = compile_partition(unit, backend, lambda node: None)  # type: ignore[arg-type, return-value]
+            partition = PartitionGraph("/cpu:0", tuple(nodes_of(y)), ((x_.name, x_), (w_.name, w_)), ((y.name, y),))
+            program = compile_partition(partition, backend, lambda node: None)  # type: ignore[arg-type, return-value]
         ops.append([i.op for i in program.instructions if isinstance(i, Call)])
         assert not any(isinstance(getattr(i, "kernel", None), RegionOnlyKernel) for i in program.instructions)
     assert ops == [["Region of 2 kernels"], ["BiasAdd"]]
@@ -320,7 +320,7 @@ def test_a_shape_may_be_data_of_a_kernel_before_it_is_asked_for() -> None:
         call(kernels()["Joint"][0], "Fused", [0, 0], [3]),
         call(np.reshape, "Reshape", [3, 1], [4]),
     ]
-    region = stretch_of(calls)
+    region = region_of_calls(calls)
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
     for _ in range(BEFORE + 2):
         same(region(x), region.region.one_by_one([x]))

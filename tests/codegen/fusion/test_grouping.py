@@ -21,7 +21,7 @@ from dovetail.codegen.target import OPERATIONS_PER_BYTE
 from dovetail.graph.core.graph import Node
 
 
-def unit_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> PartitionGraph:
+def partition_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> PartitionGraph:
     order = execution_order([t.op for t in fetches], dict.fromkeys(feeds))
     nodes = tuple(n for n in order if n.type != "Placeholder")
     ends = (tuple((t.name, t) for t in feeds), tuple((t.name, t) for t in fetches))
@@ -29,7 +29,7 @@ def unit_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> PartitionGraph:
 
 
 def fusion_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> Fusion:
-    return fuse(unit_of(fetches, feeds), small=True)
+    return fuse(partition_of(fetches, feeds), small=True)
 
 
 def layer(batch: int | None) -> tuple[list[Any], list[Any]]:
@@ -210,8 +210,10 @@ def test_a_receive_ends_the_kernels_before_it() -> None:
     nodes = [n for n in graph.nodes if n is not y.op]
     at = nodes.index(before.op) + 1
     receive = RecvTensor(0, y, "/job:worker/replica:0/task:1/device:CPU:0")
-    unit = PartitionGraph("/device:CPU:0", (*nodes[:at], receive, *nodes[at:]), (("x:0", x),), (("after:0", after),))
-    kinds = [type(s).__name__ for s in fuse(unit, small=True).steps if not isinstance(s, Node)]
+    partition = PartitionGraph(
+        "/device:CPU:0", (*nodes[:at], receive, *nodes[at:]), (("x:0", x),), (("after:0", after),)
+    )
+    kinds = [type(s).__name__ for s in fuse(partition, small=True).steps if not isinstance(s, Node)]
     assert kinds == ["FusedKernel", "RecvTensor", "FusedKernel"]
 
 
@@ -228,8 +230,8 @@ def test_a_choice_is_a_kernel_by_itself_sooner_than_other_ops() -> None:
     with dt.Graph().as_default():
         g, y = dt.placeholder(dt.float32, [None, 96]), dt.placeholder(dt.float32, [None, 96])
         (chosen,) = dt.gradients(dt.nn.relu(y), [y], [g])
-        assert [k.nodes[-1].type for k in fuse(unit_of([chosen], [g, y])).kernels] == ["ReluGrad"]
-        assert not fuse(unit_of([g + y], [g, y])).kernels
+        assert [k.nodes[-1].type for k in fuse(partition_of([chosen], [g, y])).kernels] == ["ReluGrad"]
+        assert not fuse(partition_of([g + y], [g, y])).kernels
 
 
 def loss_and_gradients(batch: int | None) -> tuple[list[Any], list[Any]]:
@@ -243,8 +245,8 @@ def loss_and_gradients(batch: int | None) -> tuple[list[Any], list[Any]]:
 def test_the_gradient_of_a_mean_of_losses_is_part_of_their_kernel() -> None:
     with dt.Graph().as_default():
         fetches, feeds = loss_and_gradients(None)
-        unit = rewrite(unit_of(fetches, feeds), KernelOptions())[0]
-        fusion = fuse(unit, small=True, again=OPERATIONS_PER_BYTE, numbers=True)
+        partition = rewrite(partition_of(fetches, feeds), KernelOptions())[0]
+        fusion = fuse(partition, small=True, again=OPERATIONS_PER_BYTE, numbers=True)
     (kernel,) = fusion.kernels
     assert kinds_of([s for s in fusion.steps if s is not kernel]) == ["MatMul", "Size"]
     assert not kernel.assumed
@@ -282,8 +284,8 @@ def test_no_kernel_is_deeper_than_its_writers_can_go(name: str) -> None:
             for _ in range(190):
                 y = dt.sigmoid(y)
             fetches = [y] if name == "a chain" else [y, *dt.gradients(y, x)]
-        unit = rewrite(unit_of(fetches, [x]), KernelOptions())[0]
-        kernels = fuse(unit, small=True, again=OPERATIONS_PER_BYTE, numbers=True).kernels
+        partition = rewrite(partition_of(fetches, [x]), KernelOptions())[0]
+        kernels = fuse(partition, small=True, again=OPERATIONS_PER_BYTE, numbers=True).kernels
     assert kernels
     for kernel in kernels:
         assert source_of(kernel.loops).text
@@ -296,7 +298,7 @@ def test_nodes_that_run_as_targets_are_a_kernel_though_nobody_takes_their_result
     with dt.Graph().as_default():
         x = dt.placeholder(dt.float32, [512, 512])
         total = dt.reduce_sum(dt.tanh(x) * 2.0)
-        (kernel,) = fuse(replace(unit_of([total], [x]), fetches=())).kernels
+        (kernel,) = fuse(replace(partition_of([total], [x]), fetches=())).kernels
     assert kernel.outputs == (total,)
 
 
@@ -316,6 +318,6 @@ def test_a_kernel_has_few_reductions_one_after_the_other() -> None:
         for _ in range(20):
             h = dt.tanh(h)
             h = h - dt.reduce_mean(h, 0, keepdims=True)
-        kernels = fuse(unit_of([h], [x]), small=True).kernels
+        kernels = fuse(partition_of([h], [x]), small=True).kernels
     assert sum(len(k.nodes) for k in kernels) == 60
     assert max(sum(n.type == "Mean" for n in k.nodes) for k in kernels) == MOST_PASSES

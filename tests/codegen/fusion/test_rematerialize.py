@@ -19,10 +19,10 @@ SHAPE = (200, 100)
 def kernels_of(
     fetches: Sequence[Tensor], feeds: Sequence[Tensor], *, again: bool = True, rewritten: bool = False
 ) -> list[FusedKernel]:
-    unit = PartitionGraph(
+    partition = PartitionGraph(
         "/device:CPU:0", tuple(fetches[0].op.graph.nodes), tuple((t.name, t) for t in feeds), tuple((t.name, t) for t in fetches)
     )  # fmt: skip
-    return fuse(unit, again=OPERATIONS_PER_BYTE * again, numbers=again).kernels
+    return fuse(partition, again=OPERATIONS_PER_BYTE * again, numbers=again).kernels
 
 
 def both(fetches: Sequence[Tensor], values: dict[Tensor, np.ndarray]) -> None:

@@ -103,10 +103,10 @@ CASES: dict[str, tuple[tuple[Shape, ...], Callable[..., Any]]] = {
 def groups_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> list[FusedKernel]:
     order = execution_order([t.op for t in fetches], dict.fromkeys(feeds))
     nodes = tuple(n for n in order if n.type != "Placeholder")
-    unit = PartitionGraph(
+    partition = PartitionGraph(
         "/device:GPU:0", nodes, tuple((t.name, t) for t in feeds), tuple((t.name, t) for t in fetches)
     )
-    return fuse(functionalize_random(unit), small=True, lone=True).kernels
+    return fuse(functionalize_random(partition), small=True, lone=True).kernels
 
 
 def numbers(rng: np.random.Generator, shape: Sequence[int], dtype: Any) -> Any:

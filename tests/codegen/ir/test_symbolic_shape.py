@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from reference_interpreter import execution_order
-from rewriting import EVERYTHING, evaluate, unit_of
+from rewriting import EVERYTHING, evaluate, partition_of
 
 import dovetail as dt
 from dovetail.codegen.cpu.backend import NumbaBackend
@@ -210,10 +210,10 @@ def bytes_of(tensors: Sequence[Tensor], rows: int) -> int:
 def test_a_step_moves_no_more_bytes_than_one_of_known_size(name: str) -> None:
     rows, moved = 256, []
     for given in (rows, None):
-        unit = rewrite(unit_of(*program(name, given)), EVERYTHING)[0]
+        partition = rewrite(partition_of(*program(name, given)), EVERYTHING)[0]
         backend = NumbaBackend(fuse_small=True)
         backend.options = EVERYTHING
-        steps = run_graph_passes(unit, backend, lambda node: pytest.fail("no node has state")).steps
+        steps = run_graph_passes(partition, backend, lambda node: pytest.fail("no node has state")).steps
         kernels = [s for s in steps if isinstance(s, FusedKernel)]
         moved.append(sum(bytes_of((*k.inputs, *k.outputs), rows) for k in kernels))
     known, unknown = moved
@@ -225,8 +225,8 @@ def test_a_step_moves_no_more_bytes_than_one_of_known_size(name: str) -> None:
 def test_a_step_gives_the_same_bits_as_one_of_known_size(name: str, rows: int) -> None:
     random = np.random.default_rng(0)
     values = [random.standard_normal((rows, 64)).astype(np.float32) for _ in range(2)]
-    known, unknown = (unit_of(*program(name, given)) for given in (rows, None))
-    mine, theirs = (evaluate(rewrite(unit, EVERYTHING)[0], values) for unit in (unknown, known))
+    known, unknown = (partition_of(*program(name, given)) for given in (rows, None))
+    mine, theirs = (evaluate(rewrite(partition, EVERYTHING)[0], values) for partition in (unknown, known))
     for a, b, written in zip(mine, theirs, evaluate(unknown, values), strict=True):
         np.testing.assert_array_equal(a, b)
         np.testing.assert_allclose(a, written, rtol=2e-4, atol=1e-6)  # there are functions that are recognised
@@ -234,9 +234,11 @@ def test_a_step_gives_the_same_bits_as_one_of_known_size(name: str, rows: int) -
 
 def test_an_empty_batch_is_none() -> None:
     for name in ("layer norm", "gelu", "sum over each example"):
-        unit = unit_of(*program(name, None))
+        partition = partition_of(*program(name, None))
         values = [np.zeros((0, 64), np.float32)] * 2
-        for mine, theirs in zip(evaluate(rewrite(unit, EVERYTHING)[0], values), evaluate(unit, values), strict=True):
+        for mine, theirs in zip(
+            evaluate(rewrite(partition, EVERYTHING)[0], values), evaluate(partition, values), strict=True
+        ):
             np.testing.assert_array_equal(mine, theirs)
 
 
@@ -261,7 +263,7 @@ def test_what_is_repeated_after_all(name: str) -> None:
         x: np.linspace(-1, 1, 320, dtype=np.float32).reshape(5, 64),
         y: np.linspace(-2, 1, 64, dtype=np.float32)[None],
     }
-    wanted = evaluate(unit_of(fetches, [x, y]), list(values.values()))
+    wanted = evaluate(partition_of(fetches, [x, y]), list(values.values()))
     with dt.Session(graph=x.graph) as session:
         for mine, theirs in zip(session.run(fetches, values), wanted, strict=True):
             assert mine.shape == theirs.shape
@@ -274,7 +276,7 @@ def test_a_reshape_that_may_fail_stays() -> None:
         same = dt.abs(dt.reshape(x * 2.0, dt.shape(y)))
         rest = dt.abs(dt.reshape(x * 2.0, dt.stack([dt.shape(x)[0], -1])))
     for fetched in (same, rest):
-        left = [n.type for n in rewrite(unit_of([fetched], [x, y]), EVERYTHING)[0].steps]  # type: ignore[union-attr]
+        left = [n.type for n in rewrite(partition_of([fetched], [x, y]), EVERYTHING)[0].steps]  # type: ignore[union-attr]
         assert "Reshape" in left
 
 

@@ -47,9 +47,9 @@ def program_of(destination: str) -> Program:
         with tf.device(destination):
             y = tf.negative(sent)
     cut = partition(needed(graph, [y, kept], feeds=[x]), lambda n: n.device, fetches=[y, kept], feeds=[x])
-    unit = next(u for u in lower_partitions(cut, graph) if u.device == A)
+    graph_of_a = next(u for u in lower_partitions(cut, graph) if u.device == A)
     backend = NumbaBackend(compile_first=True, threads=1)
-    return compile_partition(unit, backend, lambda node: pytest.fail("no op here has state"), until="liveness")
+    return compile_partition(graph_of_a, backend, lambda node: pytest.fail("no op here has state"), until="liveness")
 
 
 def test_a_program_tells_which_of_its_slots_go_to_other_tasks() -> None:

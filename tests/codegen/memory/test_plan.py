@@ -20,11 +20,11 @@ from dovetail.codegen.memory.plan import MemoryPlan, places, plan_memory
 def plan_of(fetches: Any, feeds: Any, *, fused: bool = False) -> MemoryPlan:
     order = execution_order([t.op for t in fetches], dict.fromkeys(feeds))
     steps = tuple(n for n in order if n.type != "Placeholder")
-    unit = PartitionGraph(
+    partition = PartitionGraph(
         "/device:CPU:0", steps, tuple((t.name, t) for t in feeds), tuple((t.name, t) for t in fetches)
     )
     return plan_memory(
-        fuse(unit, small=True).steps if fused else unit.steps, feeds, fetches, writes_in_place=writes_in_place
+        fuse(partition, small=True).steps if fused else partition.steps, feeds, fetches, writes_in_place=writes_in_place
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from rewriting import EVERYTHING, evaluate, unit_of
+from rewriting import EVERYTHING, evaluate, partition_of
 
 import dovetail as dt
 from dovetail.codegen.ir.partition import PartitionGraph
@@ -184,14 +184,14 @@ def rewritten(case: Case) -> tuple[PartitionGraph, PartitionGraph, set[str]]:
             for i, (v, dims) in enumerate(zip(case.feeds, shapes, strict=True))
         ]
         result = case.build(*feeds)
-    unit = unit_of([result], feeds)
-    done, fired = rewrite(unit, KernelOptions(fast_math=case.fast))
-    return unit, done, {f.rule for f in fired}
+    partition = partition_of([result], feeds)
+    done, fired = rewrite(partition, KernelOptions(fast_math=case.fast))
+    return partition, done, {f.rule for f in fired}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.rule)
 def test_a_rule_fires_and_leaves(case: Case) -> None:
-    unit, done, fired = rewritten(case)
+    partition, done, fired = rewritten(case)
     assert case.rule in fired
     ((_, fetched),) = done.fetches
     lines = []
@@ -199,7 +199,7 @@ def test_a_rule_fires_and_leaves(case: Case) -> None:
         if line.startswith(("feed", "fetch")):
             continue
         # Names come from Python's names of the ops; what matters is the result ("y") and what leads there ("a").
-        for node in sorted({n.name for n in unit.steps}, key=len, reverse=True):
+        for node in sorted({n.name for n in partition.steps}, key=len, reverse=True):
             line = _renamed(line, node, "y" if node == fetched.op.name else "a")
         lines.append(line)
     assert "\n".join(lines) == case.after
@@ -211,8 +211,8 @@ def _renamed(line: str, name: str, to: str) -> str:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.rule)
 def test_a_rule_keeps_the_numbers(case: Case) -> None:
-    unit, done, _ = rewritten(case)
-    (before,), (after,) = evaluate(unit, case.feeds), evaluate(done, case.feeds)
+    partition, done, _ = rewritten(case)
+    (before,), (after,) = evaluate(partition, case.feeds), evaluate(done, case.feeds)
     assert np.asarray(before).dtype == np.asarray(after).dtype
     assert np.shape(before) == np.shape(after)
     if case.tolerance:
@@ -241,10 +241,10 @@ def test_left_alone(name: str) -> None:
     with dt.Graph().as_default():
         x = dt.placeholder(dt.float32, [12])
         y = LEFT_ALONE[name](x)
-    unit = unit_of([y], [x])
-    done, fired = rewrite(unit, EVERYTHING)
+    partition = partition_of([y], [x])
+    done, fired = rewrite(partition, EVERYTHING)
     assert {f.rule for f in fired} <= {"equal nodes", "constant"}
-    (after,), (before,) = evaluate(done, [SPECIAL]), evaluate(unit, [SPECIAL])
+    (after,), (before,) = evaluate(done, [SPECIAL]), evaluate(partition, [SPECIAL])
     np.testing.assert_array_equal(np.asarray(after).view(np.uint8), np.asarray(before).view(np.uint8))
 
 
@@ -256,12 +256,12 @@ def test_attention_is_one_node_unless_somebody_else_takes_its_parts() -> None:
         p = dt.nn.softmax(scores)
         y = dt.matmul(p, v)
         for fetches in ([y, p], [y, scores]):
-            assert fuse_attention(unit_of(fetches, feeds))[1] == ()
-        unit = unit_of([y], feeds)
-    fused, fired = fuse_attention(unit)
+            assert fuse_attention(partition_of(fetches, feeds))[1] == ()
+        partition = partition_of([y], feeds)
+    fused, fired = fuse_attention(partition)
     assert [(f.rule, f.became) for f in fired] == [("attention", "Attention")]
     assert [s.type for s in fused.steps if isinstance(s, Node) and s.type != "Const"] == ["Attention"]
-    (before,), (after,) = evaluate(unit, arrays), evaluate(fused, arrays)
+    (before,), (after,) = evaluate(partition, arrays), evaluate(fused, arrays)
     np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-5)
 
 
@@ -302,7 +302,7 @@ def test_stays_where_it_is(name: str) -> None:
     with dt.Graph().as_default():
         x = dt.placeholder(dt.float32, [2, 3, 4, 5])
         fetches = STAYS[name](x)
-    fired = {f.rule for f in rewrite(unit_of(fetches, [x]), EVERYTHING)[1]}
+    fired = {f.rule for f in rewrite(partition_of(fetches, [x]), EVERYTHING)[1]}
     assert fired.isdisjoint({r.name for r in moving_rules})
 
 
@@ -311,7 +311,7 @@ def test_what_is_made_again_keeps_its_name_and_its_line() -> None:
         x = dt.placeholder(dt.float32, [None, 3, 4, 5])
         b = dt.placeholder(dt.float32, [None])
         moved = dt.add(channels_last(x), b, name="shifted")
-        done, _ = rewrite(unit_of([channels_first(moved)], [x, b]), EVERYTHING)
+        done, _ = rewrite(partition_of([channels_first(moved)], [x, b]), EVERYTHING)
     (node,) = [n for n in done.steps if isinstance(n, dt.Operation) and n.type == "AddV2"]
     assert node.name == "shifted"
     assert node.source == moved.op.source
@@ -323,7 +323,7 @@ def test_a_chain_of_any_length_is_looked_at_once() -> None:
         y = dt.transpose(y)
         for _ in range(3000):
             y = dt.sin(y)
-        _, fired = rewrite(unit_of([dt.transpose(y)], [x]), EVERYTHING)
+        _, fired = rewrite(partition_of([dt.transpose(y)], [x]), EVERYTHING)
     assert {f.rule for f in fired} == {"equal nodes"}
 
 
@@ -354,7 +354,9 @@ def test_random_chains_give_the_same_bits(data: st.DataObject) -> None:
         if x.dtype.is_floating and x.dtype is not dt.float16:
             x = dt.matmul(x, x + 1.0, transpose_b=True)
         fetches = [x, draw(st.sampled_from(made))] if draw(st.integers(0, 3)) == 0 else [x]
-        done, plain = (rewrite(unit_of(fetches, feeds), wanted)[0] for wanted in (EVERYTHING, NumpyBackend.options))
+        done, plain = (
+            rewrite(partition_of(fetches, feeds), wanted)[0] for wanted in (EVERYTHING, NumpyBackend.options)
+        )
     for a, b in zip(evaluate(done, values), evaluate(plain, values), strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_array_equal(a, b)

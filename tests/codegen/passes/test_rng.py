@@ -144,11 +144,11 @@ def test_what_stays_whole() -> None:
         double, plain = dt.random_normal([4], dtype="float64"), dt.random_uniform([4])
         fetches = [drawn(t) for t in (fed, cut, empty, double, plain)]
         nodes = tuple(execution_order([t.op for t in fetches], {}))
-        unit = PartitionGraph(
+        partition = PartitionGraph(
             "/device:CPU:0", nodes, ((fetches[0].name, fetches[0]),), tuple((t.name, t) for t in fetches)
         )
-        steps: tuple[Any, ...] = functionalize_random(unit).steps
+        steps: tuple[Any, ...] = functionalize_random(partition).steps
         streams = [n for n in steps if n.type == "RandomStream"]
     assert [n.name for n in streams] == [plain.op.inputs[0].op.inputs[0].op.name]
     assert steps[0] is streams[0]
-    assert [k.outputs for k in fuse(functionalize_random(unit)).kernels] == [(fetches[-1],)]
+    assert [k.outputs for k in fuse(functionalize_random(partition)).kernels] == [(fetches[-1],)]

@@ -17,7 +17,7 @@ from dovetail.placer.partition.partition import partition
 from dovetail.placer.partition.partitioned_graph import Partitioned
 from dovetail.placer.partition.prune import needed
 from dovetail.runtime.master.lowering import LEAST_WORK, lower_partitions, overlap_collectives
-from dovetail.runtime.worker.registration import pack_units, unpack_units
+from dovetail.runtime.worker.registration import pack_partitions, unpack_partitions
 
 CPU = "/job:worker/replica:0/task:0/device:CPU:0"
 MEMBERS = [CPU, "/job:worker/replica:0/task:1/device:CPU:0"]
@@ -129,22 +129,22 @@ def test_in_loops_and_branches_they_stay() -> None:
 def test_units_travel() -> None:
     b, a = made("b"), made("a")
     rb = reduced(b, "rb")
-    (unit,) = unpack_units(pack_units(lower_partitions(cut_of([rb, a]), tf.get_default_graph())))
-    (awaited,) = [i for i, s in enumerate(unit.steps) if isinstance(s, AwaitNode)]
-    (begun,) = [i for i, s in enumerate(unit.steps) if isinstance(s, Node) and s.name == "rb"]
-    assert begun < awaited and unit.steps[awaited].node is unit.steps[begun]  # type: ignore[union-attr]
+    (partition,) = unpack_partitions(pack_partitions(lower_partitions(cut_of([rb, a]), tf.get_default_graph())))
+    (awaited,) = [i for i, s in enumerate(partition.steps) if isinstance(s, AwaitNode)]
+    (begun,) = [i for i, s in enumerate(partition.steps) if isinstance(s, Node) and s.name == "rb"]
+    assert begun < awaited and partition.steps[awaited].node is partition.steps[begun]  # type: ignore[union-attr]
 
 
 def test_a_message_cannot_await_what_does_not_run_beside() -> None:
     b, a = made("b"), made("a")
-    (unit,) = lower_partitions(cut_of([reduced(b, "rb"), a]), tf.get_default_graph())
-    wait = next(s for s in unit.steps if isinstance(s, AwaitNode))
-    at = unit.steps.index(wait)
-    too_late = [*unit.steps[:at], SendTensor(0, wait.node.outputs[0], MEMBERS[1]), wait]
-    for wrong in ([*unit.steps, wait], [*unit.steps, AwaitNode(a.op)], too_late):
-        message = pack_units([type(unit)(unit.device, tuple(wrong), unit.feeds, unit.fetches)])
+    (partition,) = lower_partitions(cut_of([reduced(b, "rb"), a]), tf.get_default_graph())
+    wait = next(s for s in partition.steps if isinstance(s, AwaitNode))
+    at = partition.steps.index(wait)
+    too_late = [*partition.steps[:at], SendTensor(0, wait.node.outputs[0], MEMBERS[1]), wait]
+    for wrong in ([*partition.steps, wait], [*partition.steps, AwaitNode(a.op)], too_late):
+        message = pack_partitions([type(partition)(partition.device, tuple(wrong), partition.feeds, partition.fetches)])
         with pytest.raises(InvalidArgumentError, match="is awaited, but is no asynchronous kernel"):
-            unpack_units(message)
+            unpack_partitions(message)
 
 
 def test_each_replica_s_gradients_leave_during_its_own_backward_pass() -> None:

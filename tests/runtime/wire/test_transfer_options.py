@@ -12,7 +12,7 @@ import dovetail as tf
 from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.runtime.config import ConfigProto
 from dovetail.runtime.master.lowering import lower_partitions
-from dovetail.runtime.worker.registration import pack_units, unpack_units
+from dovetail.runtime.worker.registration import pack_partitions, unpack_partitions
 
 PS, WORKER = "/job:ps/task:0", "/job:worker/task:0"
 
@@ -109,11 +109,11 @@ def test_a_message_cannot_ask_for_another_cast() -> None:
     with tf.device("/job:worker"):
         y = x * 2.0
     plan = tf.place(None, {"ps": 1, "worker": 1}, fetches=y, enable_bfloat16_sendrecv=True)
-    packed = pack_units(lower_partitions(plan.partitioned, plan.graph))
-    assert any(getattr(s, "travels_as", None) is tf.bfloat16 for u in unpack_units(packed) for s in u.steps)
+    packed = pack_partitions(lower_partitions(plan.partitioned, plan.graph))
+    assert any(getattr(s, "travels_as", None) is tf.bfloat16 for u in unpack_partitions(packed) for s in u.steps)
     for other in (b"float16\x00", b"bfloat17"):
         with pytest.raises(InvalidArgumentError, match="Malformed partition"):
-            unpack_units(packed.replace(b"bfloat16", other))
+            unpack_partitions(packed.replace(b"bfloat16", other))
 
 
 def test_scheduled_receives_change_no_number(cluster: tf.LocalCluster) -> None:

@@ -42,7 +42,7 @@ class Letters(Responder):
         self.endpoint = cast(Endpoint, keep)
 
 
-def unit(sends: bool = False) -> PartitionGraph:
+def partition(sends: bool = False) -> PartitionGraph:
     """x from the client; gives x + v."""
     with Graph().as_default():
         x = placeholder("float32", [None], name="x")
@@ -54,10 +54,10 @@ def unit(sends: bool = False) -> PartitionGraph:
     )
 
 
-def made(*units: PartitionGraph) -> tuple[Worker, RegisteredProgram]:
+def made(*partitions: PartitionGraph) -> tuple[Worker, RegisteredProgram]:
     """A worker that knows program `p`, and how quick that is."""
     worker = Worker(TASK, local_devices(TASK), push=lambda *_: None)
-    worker.register(Registration("p", "s", units, seed=1))
+    worker.register(Registration("p", "s", partitions, seed=1))
     loaded = worker._registered["p"]
     if loaded.inline_segment is not None:
         loaded.inline_segment.measured(1e-6)
@@ -70,7 +70,7 @@ def asked(number: int, size: int = 2) -> Message:
 
 
 def test_it_is_run_at_once_and_its_end_is_remembered() -> None:
-    worker, loaded = made(unit())
+    worker, loaded = made(partition())
     assert worker.inline_program("p") is loaded and worker.inline_program("q") is None
     letters = Letters()
     steps = StepHandlers(worker, letters)
@@ -85,7 +85,7 @@ def test_it_is_run_at_once_and_its_end_is_remembered() -> None:
 
 
 def test_silent_clients_are_forgotten() -> None:
-    worker, _ = made(unit())
+    worker, _ = made(partition())
     responder = Letters()
     steps = StepHandlers(worker, responder)
     for peer in (b"idle", b"alive"):
@@ -98,7 +98,7 @@ def test_silent_clients_are_forgotten() -> None:
 
 
 def test_its_errors_are_told() -> None:
-    worker, loaded = made(unit())
+    worker, loaded = made(partition())
     letters = Letters()
     steps = StepHandlers(worker, letters)
     steps.on_run(b"me", asked(1, 3))
@@ -112,7 +112,7 @@ def test_its_errors_are_told() -> None:
 @pytest.mark.parametrize("is_inline", [True, False])
 def test_what_ended_it_before_it_began_is_told(is_inline: bool) -> None:
     """A tensor of another task that cannot be taken may arrive before the client's message."""
-    worker, _ = made(unit(sends=not is_inline))
+    worker, _ = made(partition(sends=not is_inline))
     letters = Letters()
     steps = StepHandlers(worker, letters)
     steps.on_abort(b"peer", Message("abort", {"step": 1, "code": "RESOURCE_EXHAUSTED", "reason": "too large"}))
@@ -144,7 +144,7 @@ def test_an_abort_that_comes_while_the_step_starts_ends_it() -> None:
 
 def test_a_step_whose_answer_cannot_be_sent_runs_no_longer() -> None:
     """Its client waits as long as pongs say that it runs."""
-    worker, _ = made(unit())
+    worker, _ = made(partition())
     letters = Letters()
     letters.endpoint.reply = lambda peer, message: 1 // 0  # type: ignore[method-assign,assignment,return-value]
     steps = StepHandlers(worker, letters)
@@ -156,7 +156,7 @@ def test_a_step_whose_answer_cannot_be_sent_runs_no_longer() -> None:
 
 def test_it_is_refused_to_a_client_that_has_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOVETAIL_CLIENT_STEPS", "1")
-    worker, _ = made(unit())
+    worker, _ = made(partition())
     letters = Letters()
     steps = StepHandlers(worker, letters)
     steps.quota.take(b"me", 1, 0)
@@ -167,9 +167,9 @@ def test_it_is_refused_to_a_client_that_has_too_much(monkeypatch: pytest.MonkeyP
 
 
 def test_others_are_not_run_so() -> None:
-    assert made(unit(sends=True))[1].inline_segment is None
-    assert made(unit(), unit())[1].inline_segment is None
-    worker, loaded = made(unit())
+    assert made(partition(sends=True))[1].inline_segment is None
+    assert made(partition(), partition())[1].inline_segment is None
+    worker, loaded = made(partition())
     assert loaded.inline_segment is not None
     loaded.inline_segment.measured(2 * SHORT_S)  # it is not quick any more
     assert worker.inline_program("p") is None

@@ -17,7 +17,7 @@ from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.graph.core.graph import Graph
 from dovetail.graph.variables.variable import Variable
 from dovetail.placer.cluster.spec import local_devices
-from dovetail.runtime.worker.registration import Registration, pack_units, unpack_units
+from dovetail.runtime.worker.registration import Registration, pack_partitions, unpack_partitions
 from dovetail.runtime.worker.worker import Worker
 
 TASK = "/job:a/replica:0/task:0"
@@ -26,7 +26,7 @@ HERE, THERE = f"{TASK}/device:CPU:0", "/job:b/replica:0/task:0/device:CPU:0"
 THERE_TASK = "/job:b/replica:0/task:0"
 
 
-def unit() -> PartitionGraph:
+def partition() -> PartitionGraph:
     """Takes x from the client and y from elsewhere; sends x * y away; gives x * y + v."""
     with Graph().as_default():
         x, y = placeholder("float32", [2], name="x"), placeholder("float32", [None], name="y")
@@ -57,9 +57,9 @@ def run(u: PartitionGraph) -> tuple[Any, list[tuple[str, int, Any]]]:
 
 @pytest.mark.parametrize("travelled", [False, True])
 def test_a_unit_runs_the_same_here_and_after_a_journey(travelled: bool) -> None:
-    u = unit()
+    u = partition()
     if travelled:
-        (u,) = unpack_units(pack_units([u]))
+        (u,) = unpack_partitions(pack_partitions([u]))
     outcome, pushed = run(u)
     np.testing.assert_array_equal(outcome["add:0"], [13, 18])
     assert outcome["v:0"] == 10
@@ -72,7 +72,7 @@ POSTED = [[1, 2, 3, 4, 5], 1, "", "v", "v", "VariableV2", "here"]
 
 
 def described() -> Any:
-    return msgpack.unpackb(pack_units([unit()]), use_list=True)
+    return msgpack.unpackb(pack_partitions([partition()]), use_list=True)
 
 
 @pytest.mark.parametrize(
@@ -101,16 +101,16 @@ def test_a_tampered_unit_is_refused(change: Any, says: str) -> None:
     change(d[0])
     data = msgpack.packb(d)
     if says == "OK":  # an empty message may be sent at any time
-        unpack_units(data)
+        unpack_partitions(data)
         return
     with pytest.raises(InvalidArgumentError, match=says):
-        unpack_units(data)
+        unpack_partitions(data)
 
 
 @given(st.binary(max_size=200))
 def test_rubbish_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidArgumentError):
-        unpack_units(b"\xff" + data)
+        unpack_partitions(b"\xff" + data)
 
 
 @given(st.integers(0, 10**6), st.integers(0, 255))
@@ -118,15 +118,15 @@ def test_one_changed_byte_is_refused_or_harmless(at: int, value: int) -> None:
     data = bytearray(PACKED)
     data[at % len(data)] = value
     with contextlib.suppress(InvalidArgumentError):
-        unpack_units(bytes(data))
+        unpack_partitions(bytes(data))
 
 
-PACKED = pack_units([unit()])
+PACKED = pack_partitions([partition()])
 
 
 def test_constants_are_not_shared_with_the_sender() -> None:
     with Graph().as_default():
         c = constant([1.0, 2.0])
         u = PartitionGraph(HERE, (c.op,), (), (("Const:0", c),))
-    (u,) = unpack_units(pack_units([u]))
+    (u,) = unpack_partitions(pack_partitions([u]))
     assert run(u)[0]["Const:0"].tolist() == [1, 2]
