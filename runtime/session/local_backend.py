@@ -97,7 +97,7 @@ class LocalBackend(Backend):
         worker, number = self._worker, next(self._numbers)
         limits = [t for t in (timeout_s, self._limit_s) if t and t > 0]
         if not limits and recorder is None:
-            quick = worker.inline_program(part.program, bounded=False)
+            quick = worker.inline_program(part.program)
             if quick is not None:
                 return worker.run_inline(number, quick, feeds)
         outcome: list[Outcome] = []

@@ -33,7 +33,6 @@ from typing import Any, Final, Protocol
 from ...codegen.ir.partition import RecvTensor
 from ...codegen.ir.program import Call, Program
 from ...graph.core.errors import OpError
-from ...graph.resources.cancellation import Cancellation
 from ...placer.partition.partitioned_graph import task_of
 from ..wire.messages import ChannelKey
 from .executor import Executor, Finish, Outcome
@@ -50,25 +49,22 @@ class Segment:
     """Measurements of one segment. A run may be slow because other processes had the cores, so most of the last runs decide.
 
     Attributes:
-        is_bounded: whether sizes bound its time.
-        is_quick: whether most of its last runs were short.
-        is_short: whether it is known to be short: its runs were, and sizes bound its time.
+        is_short: whether it is known to be short: most of its last runs were, and sizes bound its time.
         is_brief: whether it is known to end before a waiting client must do something else.
     """
 
-    __slots__ = ("_slow", "is_bounded", "is_brief", "is_quick", "is_short")
+    __slots__ = ("_is_bounded", "_slow", "is_brief", "is_short")
 
     def __init__(self, is_bounded: bool = True) -> None:
-        self.is_bounded = is_bounded
-        self.is_brief = self.is_quick = self.is_short = False
+        self._is_bounded = is_bounded
+        self.is_brief = self.is_short = False
         self._slow = SLOW_MEMORY // 2 + 1  # 0: short, SLOW_MEMORY: slow
 
     def measured(self, seconds: float) -> None:
         """Record a run."""
-        self.is_brief = self.is_bounded and seconds <= BRIEF_S
+        self.is_brief = self._is_bounded and seconds <= BRIEF_S
         self._slow = max(0, self._slow - 1) if seconds <= SHORT_S else min(SLOW_MEMORY, self._slow + 1)
-        self.is_quick = self._slow <= SLOW_MEMORY // 2
-        self.is_short = self.is_bounded and self.is_quick
+        self.is_short = self._is_bounded and self._slow <= SLOW_MEMORY // 2
 
 
 @dataclass(slots=True)
@@ -152,7 +148,6 @@ class InlineStep:
 
     Args:
         registered: the program, which has an `inline_segment`.
-        cancellation: ends its kernels early; None: sizes bound their time, or they end with those of the step around it.
 
     Attributes:
         outcome: the fetched values or the error, after the run.
@@ -161,15 +156,12 @@ class InlineStep:
         InternalError: a feed is missing.
     """
 
-    __slots__ = ("_executor", "_segment", "cancellation", "is_over", "outcome", "session")
+    __slots__ = ("_executor", "_segment", "outcome")
+    is_over = False  # it cannot be ended while it runs
+    cancellation = None  # nor need it, since sizes bound its time
     outcome: Outcome
 
-    def __init__(
-        self, number: int, registered: RegisteredProgram, feeds: Mapping[str, Any],
-        cancellation: Cancellation | None = None,
-    ) -> None:  # fmt: skip
-        self.is_over = False  # it cannot be ended while it runs
-        self.cancellation, self.session = cancellation, registered.session
+    def __init__(self, number: int, registered: RegisteredProgram, feeds: Mapping[str, Any]) -> None:
         assert registered.inline_segment is not None
         self._segment = registered.inline_segment
         self._executor = Executor(self, registered.programs[0])  # type: ignore[arg-type]  # calls neither send nor wait
@@ -185,10 +177,7 @@ class InlineStep:
         self.outcome = fetched
 
     def fail(self, error: OpError) -> None:
-        """The program has failed, or its kernel is to end with this error."""
         self.outcome = error
-        if self.cancellation is not None:
-            self.cancellation.cancel(error)
 
 
 class StepOwner(Protocol):

@@ -21,7 +21,6 @@ from ...codegen.options import KernelOptions
 from ...codegen.pipeline import compile_partition, cpu_backend, gpu_backend
 from ...graph.core.errors import AbortedError, CancelledError, OpError, ResourceExhaustedError, from_code
 from ...graph.core.graph import Node
-from ...graph.resources.cancellation import Cancellation, active_cancellation
 from ...graph.resources.collective_context import CollectiveContext
 from ...graph.resources.resource_manager import Context, Resources, SessionState
 from ...placer.cluster.spec import DeviceInfo
@@ -122,7 +121,6 @@ class Worker:
         self._sessions: dict[str, WorkerSession] = {}
         self._registered: dict[str, RegisteredProgram] = {}
         self._steps: dict[int, TaskStep] = {}
-        self._inline_steps: dict[int, InlineStep] = {}  # those that can be cancelled
         self.replicator: Replicator | None = None
         self.failed = 0  # steps, since the worker was made
         self.times: deque[float] = deque(maxlen=LAST_STEPS)  # seconds of the last steps
@@ -185,7 +183,7 @@ class Worker:
             for key in [k for k, v in self._registered.items() if v.session == handle]:
                 del self._registered[key]
             self.direct.publisher.close_session(handle)
-            steps = [s for s in self._all_steps() if s.session == handle]
+            steps = [s for s in self._steps.values() if s.session == handle]
         for step in steps:
             step.fail(why())
         if session is not None and session.resources is not self.resources:
@@ -269,34 +267,21 @@ class Worker:
                 step.deliver(values)
         self.run_queues.current.take(step.start)
 
-    def inline_program(self, handle: str, bounded: bool = True) -> RegisteredProgram | None:
-        """The registered program, if it can be run inline and is known to be short; then `run_inline` may run it.
-
-        `bounded`: only if sizes bound its time, since the caller has other work.
-        """
+    def inline_program(self, handle: str) -> RegisteredProgram | None:
+        """The registered program, if it can be run inline and is known to be short; then `run_inline` may run it."""
         registered = self._registered.get(handle)
         segment = registered.inline_segment if registered is not None and self.replicator is None else None
-        return registered if segment is not None and segment.is_quick and (segment.is_bounded or not bounded) else None
+        return registered if segment is not None and segment.is_short else None
 
     def run_inline(self, number: int, registered: RegisteredProgram, feeds: Mapping[str, Any]) -> Outcome:
         """Run a part of a step inline (`step_scheduler.py`): the fetched values, or the error."""
-        cancellation, began = None, perf_counter()
-        if not registered.programs[0].is_bounded and active_cancellation() is None:
-            cancellation = Cancellation()
+        began = perf_counter()
         try:
-            step = InlineStep(number, registered, feeds, cancellation)
-            if cancellation is not None:
-                with self._lock:
-                    if registered.session not in self._sessions:
-                        raise closed()
-                    self._inline_steps[number] = step
+            step = InlineStep(number, registered, feeds)
             self.run_queues.current.take(step.run)
             outcome = step.outcome
         except OpError as e:
             outcome = e
-        finally:
-            if cancellation is not None:
-                self._inline_steps.pop(number, None)
         self.times.append(perf_counter() - began)
         with self._lock:
             self.resources.steps_started += 1
@@ -449,10 +434,6 @@ class Worker:
         if isinstance(outcome, OpError):
             self.failed += 1
 
-    def _all_steps(self) -> list[TaskStep | InlineStep]:
-        """The steps that can be ended. The caller holds the lock."""
-        return [*self._steps.values(), *list(self._inline_steps.values())]
-
     def _forget(self, number: int) -> None:
         with self._lock:
             self._steps.pop(number, None)
@@ -471,7 +452,7 @@ class Worker:
     def close(self) -> None:
         """End all steps and stop the pool."""
         with self._lock:
-            steps = self._all_steps()
+            steps = list(self._steps.values())
         for step in steps:
             step.fail(CancelledError.of(f"The server of {self.task} was stopped"))
         if self._has_own_state:

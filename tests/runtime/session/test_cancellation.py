@@ -154,10 +154,9 @@ def test_a_step_that_was_short_a_hundred_times_is_ended_too() -> None:
         backend = session._backend
         assert isinstance(backend, LocalBackend)
         with running(session, found, {count: 2**62}) as errors:
-            until(lambda: bool(backend._worker.running() or backend._worker._inline_steps))
+            until(lambda: bool(backend._worker.running()))
             session.close()
         assert [type(e) for e in errors] == [tf.errors.CancelledError]
-        assert not backend._worker._inline_steps
 
 
 def test_what_is_made_ahead_ends_with_its_session_and_no_other() -> None:

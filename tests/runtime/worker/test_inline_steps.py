@@ -190,13 +190,13 @@ def test_short_steps_of_a_session_in_this_process_are_run_so() -> None:
         session.run(graph.get_operation_by_name("v/Assign"))
         (loaded,) = [p for p in target._worker._registered.values() if p.programs[0].feeds]
         assert loaded.inline_segment is not None
-        loaded.inline_segment._slow, loaded.inline_segment.is_quick = 0, True
+        loaded.inline_segment._slow, loaded.inline_segment.is_short = 0, True
         assert session.run(z, {x: np.ones(2)}).tolist() == [2.0, 3.0]
         assert (
             list(target._worker._ended)[-1:] == [target._worker.resources.steps_started]
             and not target._worker.running()
         )
-        loaded.inline_segment._slow, loaded.inline_segment.is_quick = 0, True
+        loaded.inline_segment._slow, loaded.inline_segment.is_short = 0, True
         with pytest.raises(OpError, match="created at"):
             session.run(z, {x: np.ones(3)})
         assert session.run(z, {x: np.ones(2)}, options=RunOptions(timeout_in_ms=60_000)).tolist() == [3.0, 4.0]
