@@ -15,7 +15,6 @@ A request is one member's wait for its result, by messages or in shared memory (
 from __future__ import annotations
 
 import hashlib
-import logging
 import secrets
 import weakref
 from collections import deque
@@ -207,8 +206,6 @@ def stop_link(request: CollectiveRequest) -> None:
         request.algorithm.stop()
 
 
-logger = logging.getLogger(__name__)
-
 MAX_GROUPS = 1_000
 """Limit of groups without a membership of this task."""
 MAX_KNOWN_TOKENS = 16
@@ -235,25 +232,24 @@ class PeerMessenger:
 
     def send(self, task: str, event: str, membership: Membership, tensors: Sequence[Array] = (), **fields: Any) -> None:
         """Send a message for a membership."""
-        assert self._send is not None
-        head = {"event": event, "task": self.task, "group": membership.group, "token": membership.token}
         if event in COUNTED:
             membership.counters[task].sent += 1
-        try:
-            self._send(task, head | fields, tensors)
-        except KeyError:
-            text = f"{task} is a member of the group, but no task of the server's cluster"
-            self.unsent.append((membership, invalid(text)))
-        except (OSError, OpError) as e:  # an unknown host, a server that is stopping
-            self.unsent.append((membership, UnavailableError.of(f"{task} cannot be reached: {e}")))
+        error = self.try_to_send(task, event, membership.group, membership.token, tensors, **fields)
+        if error is not None:
+            self.unsent.append((membership, error))
 
-    def try_to_send(self, task: str, event: str, group: str, token: int, **fields: Any) -> None:
-        """Send a message that may be lost."""
+    def try_to_send(
+        self, task: str, event: str, group: str, token: int, tensors: Sequence[Array] = (), **fields: Any
+    ) -> OpError | None:
+        """Send a message that may be lost; the error if that is impossible."""
         assert self._send is not None
         try:
-            self._send(task, {"event": event, "task": self.task, "group": group, "token": token} | fields, ())
-        except (KeyError, OSError, OpError) as e:
-            logger.info("%s cannot be reached: %s", task, e)
+            self._send(task, {"event": event, "task": self.task, "group": group, "token": token} | fields, tensors)
+        except KeyError:
+            return invalid(f"{task} is a member of the group, but no task of the server's cluster")
+        except (OSError, OpError) as e:  # an unknown host, a server that is stopping
+            return UnavailableError.of(f"{task} cannot be reached: {e}")
+        return None
 
 
 class MembershipService:

@@ -255,7 +255,7 @@ class VariablePublisher:
                 words, place, lock_file = self._free.pop()
                 place = place._replace(number=secrets.randbits(62) | 1)
                 value = OwnSharedVariable(place, words, f"The {what} '{name}' of this task", lock_file)
-                found = self._published[key] = _Published(value, resources, lock_file, set())
+                found = self._published[key] = _Published(value, resources, set())
                 resources.publish(container, name, value.share)
             found.sessions.add(session)
             return found.value.place
@@ -329,8 +329,8 @@ class VariablePublisher:
         found.resources.publish(key[1], key[2], None)
         value = found.value
         value.words[NUMBER] = 0
-        if not value.is_stuck:
-            self._free.append((value.words, value.place, found.lock_file))
+        if not value.is_stuck and value.lock_file is not None:
+            self._free.append((value.words, value.place, value.lock_file))
 
     def _make_records(self) -> None:
         """Make a segment of unused records, if that is possible."""
@@ -353,5 +353,4 @@ class _Published:
 
     value: OwnSharedVariable
     resources: Resources
-    lock_file: LockFile
     sessions: set[str]

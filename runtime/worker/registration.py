@@ -14,12 +14,12 @@ from typing import Any
 import msgpack
 
 from ...codegen.ir import partition as ir
+from ...codegen.ir.nodes import new_node
 from ...codegen.options import KernelOptions
 from ...graph.core.device import DeviceName, parse_strict
 from ...graph.core.dtypes import DType, bfloat16, float32
 from ...graph.core.errors import invalid
 from ...graph.core.graph import Graph, Node, Tensor
-from ...graph.core.opdef import opdef
 from ...graph.io.serialization import extend_from_bytes, graph_to_bytes
 from ...graph.ops.state.accumulators import ACCUMULATOR
 from ...placer.cluster.spec import DeviceInfo
@@ -107,17 +107,17 @@ class _Copy:
     def placeholder(self, tensor: Tensor) -> Tensor:
         """A placeholder for a tensor that comes from outside; for a reference to a variable, one for its value."""
         attrs = {"dtype": tensor.dtype.base, "shape": tensor.dims}
-        node = self._add("Placeholder", f"in/{len(self.nodes)}", (), attrs, tensor.op)
-        node.outputs = (Tensor(node, 0, tensor.dtype.base, tensor.dims),)
+        node = self._add(
+            "Placeholder", f"in/{len(self.nodes)}", (), attrs, [(tensor.dtype.base, tensor.dims)], tensor.op
+        )
         self.stands_for[tensor] = node.outputs[0]
         return node.outputs[0]
 
     def node(self, original: Node, inputs: Sequence[Tensor] | None = None) -> Node:
         """A copy of a node, taking the copies of its inputs (or of those given)."""
-        inputs = tuple(self.stands_for[t] for t in (original.inputs if inputs is None else inputs))
-        node = self._add(original.type, original.name, inputs, original.attrs, original)
-        node.container = original.container
-        node.outputs = tuple(Tensor(node, i, t.dtype, t.dims) for i, t in enumerate(original.outputs))
+        inputs = [self.stands_for[t] for t in (original.inputs if inputs is None else inputs)]
+        signature = [(t.dtype, t.dims) for t in original.outputs]
+        node = self._add(original.type, original.name, inputs, original.attrs, signature, original)
         for mine, copied in zip(original.outputs, node.outputs, strict=True):
             self.stands_for.setdefault(mine, copied)  # a fed output keeps its placeholder
         self.copied[original] = node
@@ -131,12 +131,11 @@ class _Copy:
         """A node of the partition, or a channel, in the form that `_Unpacking` reads."""
         return (0, self.copied[what].index) if isinstance(what, Node) else (1, what)
 
-    def _add(self, op: str, name: str, inputs: tuple[Tensor, ...], attrs: dict[str, Any], original: Node) -> Node:
-        node = Node()
-        node.graph, node.index, node.opdef, node.name = self.graph, len(self.nodes), opdef(op), name
-        node.inputs, node.controls, node.attrs = inputs, (), attrs
-        node.device, node.colocation, node.blocks, node.container = "", (), None, ""
-        node._origin = original._origin
+    def _add(
+        self, op: str, name: str, inputs: Sequence[Tensor], attrs: dict[str, Any], signature: Sequence[Any], original: Node
+    ) -> Node:  # fmt: skip
+        node = new_node(op, inputs, attrs, signature, original)
+        node.graph, node.index, node.name, node.device = self.graph, len(self.nodes), name, ""
         self.nodes.append(node)
         return node
 

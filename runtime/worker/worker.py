@@ -285,8 +285,7 @@ class Worker:
         self.times.append(perf_counter() - began)
         with self._lock:
             self.resources.steps_started += 1
-            if isinstance(outcome, OpError):
-                self.failed += 1
+            self.failed += isinstance(outcome, OpError)
             self._note_end(number)
         return outcome
 
@@ -430,12 +429,8 @@ class Worker:
         step = self._steps.get(number)
         if step is not None:
             self.times.append(perf_counter() - step.began)
-        self._forget(number)
-        if isinstance(outcome, OpError):
-            self.failed += 1
-
-    def _forget(self, number: int) -> None:
         with self._lock:
+            self.failed += isinstance(outcome, OpError)
             self._steps.pop(number, None)
             if self._sent:
                 self._sent.pop(number, None)
