@@ -26,7 +26,7 @@ from .gpu.ir import CompiledCall, Target
 from .ir.fused_kernel import FusedKernel, inputs_of, nodes_of, outputs_of
 from .ir.index_maps import LOOKUPS
 from .ir.partition import PartitionGraph, PartitionStep, node_of
-from .ir.program import Call, Program, calls_of
+from .ir.program import Program, calls_of
 from .memory.plan import Arena, MemoryPlan, TensorSizes, plan_memory, value_bytes
 from .options import KernelOptions
 from .passes.rewrite import Fired
@@ -299,21 +299,21 @@ class DeviceKernels:
         """
         if self.gpu is None or self.program is None:
             return ()
-        from .gpu.roofline import compiled_calls  # loads the GPU code generator
+        from .gpu.roofline import compiled_launches  # loads the GPU code generator
 
         by_name = {n.name: n for step in self.steps for n in nodes_of(step)}
         kernels = {k.group.nodes[-1].name: k for k in self.kernels}
-
-        def nodes_in(call: Call) -> Sequence[Node]:
-            return [by_name[name] for name in call.nodes or (call.node,) if name in by_name]
-
-        def bytes_of(call: Call) -> float:
-            kernel = kernels.get(call.node)
+        found = []
+        for call, launches in compiled_launches(self.program.instructions, self.sizes, self.gpu):
+            nodes, kernel = [by_name[n] for n in call.nodes or (call.node,) if n in by_name], kernels.get(call.node)
             if kernel is not None:
-                return kernel.bytes_read + kernel.bytes_written
-            return sum(_moved(node, self.sizes) for node in nodes_in(call))
-
-        return compiled_calls(self.program.instructions, nodes_in, bytes_of, self.sizes, self.gpu, self.tf32)
+                moved: float = kernel.bytes_read + kernel.bytes_written
+            else:
+                moved = sum(_moved(node, self.sizes) for node in nodes)
+            flops = sum(self.sizes.cost(n).flops for n in nodes)
+            seconds = self.gpu.seconds(nodes, moved, self.sizes.cost, self.tf32)
+            found.append(CompiledCall(call.op, tuple(n.name for n in nodes), launches, moved, flops, seconds))
+        return tuple(found)
 
     def compile(self) -> int:
         """Compile all candidates of a GPU's kernels for its model beforehand, side by side on all cores; returns how many there are.

@@ -7,16 +7,16 @@ has at a time, its occupancy: registers, shared memory and the size of a block l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...graph.core.gpu_models import BLOCK_RESERVED, REGISTERS, GpuModel
-from ...graph.core.graph import Node, Tensor
+from ...graph.core.graph import Tensor
 from ..ir.program import Call, Instruction, calls_of
 from ..memory.plan import TensorSizes
-from .ir import WARP, Choice, CompiledCall, CompiledLaunch, Target
+from .ir import WARP, Choice, CompiledLaunch, Target
 from .kernels import GpuKernel
 from .toolchain.compile import compile_kernel, compile_together
 
@@ -38,24 +38,12 @@ def blocks_at_a_time(model: GpuModel, threads: int, registers: int, shared_bytes
     return min(model.blocks, model.warps // warps, by_registers, by_shared)
 
 
-def compiled_calls(
-    instructions: Sequence[Instruction],
-    nodes_of: Callable[[Call], Sequence[Node]],
-    bytes_of: Callable[[Call], float],
-    sizes: TensorSizes,
-    model: GpuModel,
-    tf32: bool = False,
-) -> tuple[CompiledCall, ...]:
+def compiled_launches(
+    instructions: Sequence[Instruction], sizes: TensorSizes, model: GpuModel
+) -> Iterator[tuple[Call, tuple[CompiledLaunch, ...]]]:
     """What the calls of a program launch, compiled for a GPU, in the order in which they run.
 
     Calls whose sizes are not known, and those that launch nothing or depend on values of the step, are left out.
-
-    Args:
-        instructions: the program's.
-        nodes_of, bytes_of: the nodes that a call computes, and the bytes that it moves.
-        sizes: of the values.
-        model: the GPU.
-        tf32: whether float32 products may be made in TF32.
 
     Raises:
         FailedPreconditionError: Triton is not installed.
@@ -63,7 +51,6 @@ def compiled_calls(
     target = Target(model.architecture)
     found = list(_planned(instructions, sizes))
     compile_together([launch.kernel for _, choice in found for launch in choice.candidates[0].launches], target)
-    made = []
     for call, choice in found:
         launches = []
         for launch in choice.candidates[0].launches:
@@ -72,11 +59,7 @@ def compiled_calls(
             threads = blocks_at_a_time(model, b.threads, b.registers, b.shared_bytes) * b.threads
             facts = b.entry, blocks, b.threads, b.registers, b.spills, b.shared_bytes
             launches.append(CompiledLaunch(*facts, threads / (WARP * model.warps)))
-        nodes, moved = nodes_of(call), bytes_of(call)
-        flops = sum(sizes.cost(n).flops for n in nodes)
-        seconds = model.seconds(nodes, moved, sizes.cost, tf32)
-        made.append(CompiledCall(call.op, tuple(n.name for n in nodes), tuple(launches), moved, flops, seconds))
-    return tuple(made)
+        yield call, tuple(launches)
 
 
 def compile_candidates(instructions: Sequence[Instruction], sizes: TensorSizes, target: Target) -> int:
