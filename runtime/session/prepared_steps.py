@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...graph.core.dtypes import resource
@@ -96,58 +95,52 @@ def _changes_variables(node: Node) -> bool:
     return any(t.dtype.is_ref or (t.dtype is resource and t.op.type == "VarHandleOp") for t in node.inputs)
 
 
-_LOOK_S = 0.001  # polling interval of a closing gate for running steps
-
-
 class StepGate:
     """Allows a consistent read of all variables of a session: while it is closed, no step that changes variables runs or starts.
 
-    Steps that change no variables, such as those that fill queues, continue: the steps that the gate waits for may need them.
-
-    Args:
-        changes: whether a step of this kind changes variables.
+    Steps that change no variables, such as those that fill queues, do not enter: the steps that the gate waits for may need them.
     """
 
-    def __init__(self, changes: Callable[[Hashable], bool]) -> None:
-        self._changes = changes
-        self._running: dict[object, Hashable] = {}  # running step -> its kind
-        self._turn = threading.Lock()
-        self._closed: threading.Event | None = None  # set when the gate opens again
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # of the two below
+        self._moved = threading.Condition(self._lock)
+        self._running = 0  # steps that have entered
         self._holder = 0  # the thread that has closed the gate; its steps pass
 
-    def enter(self, kind: Hashable) -> object:
-        """Enter a step; waits while the gate is closed to it. Pass the result to `leave`."""
-        step = object()
-        self._running[step] = kind  # first, so that closing the gate sees it
-        while (closed := self._closed) is not None and self._holder != threading.get_ident() and self._changes(kind):
-            del self._running[step]
-            closed.wait()
-            self._running[step] = kind
-        return step
+    def enter(self) -> bool:
+        """Enter a step; waits while another thread keeps the gate closed. Returns whether the step must `leave`."""
+        with self._lock:
+            if self._holder:
+                self._moved.wait_for(lambda: self._holder in (0, threading.get_ident()))
+            entered = not self._holder
+            self._running += entered
+            return entered
 
-    def leave(self, step: object) -> None:
-        del self._running[step]
+    def leave(self) -> None:
+        with self._lock:
+            self._running -= 1
+            if self._holder:
+                self._moved.notify_all()
 
     @contextlib.contextmanager
     def closed(self, timeout_s: float) -> Iterator[None]:
         """A block in which no step changes variables but those of this thread. DeadlineExceededError: one does not end in time."""
-        with self._turn:
-            opened = threading.Event()
-            self._holder, self._closed = threading.get_ident(), opened
-            try:
-                deadline = time.monotonic() + timeout_s
-                while any(self._changes(kind) for kind in list(self._running.values())):
-                    if time.monotonic() > deadline:
-                        raise DeadlineExceededError.of(
-                            f"A step of this session that changes variables has not ended in {timeout_s:g} s, so there was no moment "
-                            "between steps. A step that waits for another one that changes variables (SyncReplicasOptimizer) never "
-                            "leaves one"
-                        )
-                    time.sleep(_LOOK_S)
-                yield
-            finally:
-                self._closed = None
-                opened.set()
+        with self._lock:
+            self._moved.wait_for(lambda: not self._holder)
+            self._holder = threading.get_ident()
+        try:
+            with self._lock:
+                if not self._moved.wait_for(lambda: not self._running, timeout_s):
+                    raise DeadlineExceededError.of(
+                        f"A step of this session that changes variables has not ended in {timeout_s:g} s, so there was no moment "
+                        "between steps. A step that waits for another one that changes variables (SyncReplicasOptimizer) never "
+                        "leaves one"
+                    )
+            yield
+        finally:
+            with self._lock:
+                self._holder = 0
+                self._moved.notify_all()
 
 
 class PreparedSteps:
@@ -168,7 +161,7 @@ class PreparedSteps:
         # The last program that was traced, what it was fed, and its plan.
         self._traced_plan: tuple[str, dict[str, Dims], Plan] | None = None
         self._changing: dict[Signature, bool] = {}
-        self.gate = StepGate(self._changes)
+        self.gate = StepGate()
 
     def run(
         self, fetches: Fetches, feeds: Mapping[str, Any], options: RunOptions | None,
@@ -184,7 +177,7 @@ class PreparedSteps:
         if fetched or fetches.targets:
             timeout = options.timeout_in_ms / 1e3 if options is not None and options.timeout_in_ms > 0 else None
             key = (fetched, fetches.targets, tuple(feeds))
-            step = self.gate.enter(key)
+            entered = self._changes(key) and self.gate.enter()
             try:
                 parts = self._prepared.get(key)
                 if parts is None:
@@ -213,10 +206,12 @@ class PreparedSteps:
                     self._prepared.clear()
                 raise self._with_node(e) from None
             finally:
-                self.gate.leave(step)
+                if entered:
+                    self.gate.leave()
         return given_back(values, feeds.values())
 
-    def _changes(self, key: Any) -> bool:
+    def _changes(self, key: Signature) -> bool:
+        """Whether a step changes variables."""
         found = self._changing.get(key)
         if found is None:
             fetched, targets, fed = key
@@ -235,19 +230,15 @@ class PreparedSteps:
             first = self._first_orders.setdefault(tuple(map(frozenset, key)), key)
             parts = self._prepared.get(first)
             if parts is None or warm:  # else another thread was faster, or the order is another one
-                self._backend.extend(self._graph)
                 deterministic = self._graph.is_mirrored or bool(setting("DOVETAIL_DETERMINISTIC"))
-                parts = self._backend.prepare(first, warm, deterministic)
+                try:
+                    self._backend.extend(self._graph)
+                    parts = self._backend.prepare(first, warm, deterministic)
+                except OpError as e:
+                    raise self._with_node(e) from None
                 self._notice_restarts(parts)
             self._prepared[first] = self._prepared[key] = parts
         return parts
-
-    def warm_up(self, key: Signature) -> None:
-        """Prepare a signature, with all its kernels."""
-        try:
-            self.prepare(key, warm=True)
-        except OpError as e:
-            raise self._with_node(e) from None
 
     def plan(self, key: Signature, given: Mapping[str, Dims]) -> Plan:
         """The plan of a signature, prepared or not, for the given shapes of feeds, and for those that steps were fed last."""

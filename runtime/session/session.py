@@ -304,7 +304,7 @@ class Session:
         fed = tuple(fed_tensor(self._graph, key).name for key in feed_dict or ())
         key = (tuple(n for n in parsed.tensors if n not in fed), parsed.targets, fed)
         if key[0] or key[1]:
-            self._steps.warm_up(key)
+            self._steps.prepare(key, warm=True)
 
     def _parse(self, fetches: Any) -> Fetches:
         """`parse_fetches`, cached for graph elements and flat lists of them, the common cases in a training loop."""

@@ -9,6 +9,7 @@ import pytest
 
 from dovetail.graph.core.errors import AbortedError, UnavailableError
 from dovetail.graph.core.graph import Graph
+from dovetail.graph.ops.array.identity_and_placeholders import no_op
 from dovetail.runtime.master.master import TaskPart
 from dovetail.runtime.session.fetches import Fetches
 from dovetail.runtime.session.prepared_steps import Backend, PreparedSteps
@@ -35,8 +36,11 @@ class Task(Backend):
 
 
 def test_an_error_that_the_task_survived_does_not_hide_its_restart() -> None:
-    task = Task()
-    steps = PreparedSteps(Graph(), task)
+    task, graph = Task(), Graph()
+    with graph.as_default():
+        for name in "abc":
+            no_op(name)
+    steps = PreparedSteps(graph, task)
 
     def run(node: str) -> None:
         steps.run(Fetches((), (node,), lambda values: None), {}, None)
