@@ -1,4 +1,4 @@
-"""The text of a few templates, against golden files. DOVETAIL_UPDATE_GOLDEN=1 writes them anew."""
+"""The text of one kernel of each template, against golden files. DOVETAIL_UPDATE_GOLDEN=1 writes them anew."""
 
 import os
 from pathlib import Path
@@ -8,12 +8,15 @@ import pytest
 from dovetail.codegen.fusion.window_loops import image_sizes
 from dovetail.codegen.gpu.bind.conv import window_ways
 from dovetail.codegen.gpu.ir import SM90, Routine
+from dovetail.codegen.gpu.templates import tables
 from dovetail.codegen.gpu.templates.attention import attention
 from dovetail.codegen.gpu.templates.conv import convolution
 from dovetail.codegen.gpu.templates.gemm import matmul
 from dovetail.codegen.gpu.templates.gemm_tiles import Tile
+from dovetail.codegen.gpu.templates.sort import sort
+from dovetail.codegen.gpu.templates.strided_copy import Move, moves
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder, TileLoops
-from dovetail.graph.core.dtypes import bfloat16, float32
+from dovetail.graph.core.dtypes import bfloat16, float32, int32
 from dovetail.graph.ops.nn.conv_geometry import Window
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -47,6 +50,9 @@ TEMPLATES = {
     "masked_attention": lambda: attention(bfloat16, 64, 0.125, mask=bfloat16)[0],
     "convolution_input": lambda: convolution(bfloat16, Window((3, 3), (2, 2), padding="SAME"), "image")[0],
     "max_pool_gradient": max_pool_gradient,
+    "sorted_rows": lambda: sort(float32, 250),
+    "transposed_copy": lambda: moves(float32, [Move(0, 0, ((64, 1, 48), (48, 64, 1)))])[0][0],
+    "added_rows": lambda: tables.scatter("add", float32, int32, tables.launch_sizes(1000, 96, 5000, [1000]))[0],
 }
 
 
