@@ -6,7 +6,7 @@
     lowering          nodes to instructions: every op and every fused kernel gets its compiled kernel from the backend
     program passes    instructions to instructions: liveness, regions, send buffers...
 
-`compile_partition` runs a list. DOVETAIL_LOG_PASSES=1 logs each pass, 2 also its result. `plan.kernels` prints the list. The code
+`compile_partition` runs a list. DOVETAIL_PASSES=1 logs the result of each pass. `plan.kernels` prints the list. The code
 generators load when a list is made, so a process that only builds graphs does not load them.
 """
 
@@ -199,17 +199,16 @@ def run_graph_passes(graph: PartitionGraph, backend: Backend, context_of: Contex
 
 
 def run_passes(compilation: Compilation, passes: Iterable[Pass]) -> None:
-    """Run passes in order, and log them if DOVETAIL_LOG_PASSES says so."""
-    level, verifies = setting("DOVETAIL_LOG_PASSES"), setting("DOVETAIL_VERIFY_PASSES")
+    """Run passes in order, and log them if DOVETAIL_PASSES says so."""
+    logs, verifies = setting("DOVETAIL_PASSES"), setting("DOVETAIL_VERIFY_PASSES")
     for each in passes:
         if not is_enabled(each.name):
             continue
         each.run(compilation)
         if verifies:
             _verify(compilation, each.name)
-        if level:
-            made = f":\n{compilation}" if level > 1 else ""
-            logger.warning("%s: after %s%s", compilation.graph.device, each.name, made)
+        if logs:
+            logger.warning("%s: after %s:\n%s", compilation.graph.device, each.name, compilation)
 
 
 def _verify(c: Compilation, name: str) -> None:

@@ -73,9 +73,9 @@ SETTINGS = {
             "1: consecutive kernel launches on a GPU become one CUDA graph; 0: they do not",
         ),
         Setting(
-            "DOVETAIL_LOG_PASSES",
+            "DOVETAIL_PASSES",
             0,
-            "1: log each compiler pass as it runs over a device's partition; 2: also what it made",
+            "1: log what each compiler pass makes of a device's partition",
         ),
         Setting(
             "DOVETAIL_VERIFY_PASSES",

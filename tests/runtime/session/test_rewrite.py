@@ -229,3 +229,11 @@ def test_fast_math_acts_only_when_asked_for(monkeypatch: pytest.MonkeyPatch, cap
     assert "rewrites on /job:localhost/replica:0/task:0/device:CPU:0: 1 x to the power a half" in caplog.text
     assert "to the power a half: 'root' (Pow), created at" in caplog.text
     assert "test_rewrite.py" in caplog.text
+
+
+def test_passes_say_what_they_make(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("DOVETAIL_PASSES", "1")
+    with dt.Graph().as_default(), caplog.at_level(logging.WARNING), session() as s:
+        s.run(dt.exp(dt.zeros([2]), name="e") + 1.0)
+    assert "CPU:0: after rewriting:\n" in caplog.text
+    assert "CPU:0: after last sends:\nprogram for " in caplog.text
