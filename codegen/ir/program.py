@@ -38,6 +38,17 @@ class PooledKernel(ABC):
         """These of its outputs go to other tasks: write them into send buffers."""
 
 
+class RegionKernel(ABC):
+    """Base of kernels that are several calls in one. A program may run the calls instead, as when each is timed."""
+
+    calls: Sequence[Call]
+
+    @property
+    @abstractmethod
+    def arenas(self) -> Sequence[int]:
+        """The bytes of the arenas of its plans."""
+
+
 class MemoryNeeds(Protocol):
     """The part of a memory plan that a program reports (`codegen/memory/plan.py`)."""
 
@@ -232,8 +243,8 @@ def one_by_one(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
     for step in instructions:
         if isinstance(step, Loop):
             yield step.with_parts(one_by_one)
-        elif type(step) is Call and getattr(step.kernel, "unfolds", False):
-            yield from step.kernel.calls  # type: ignore[attr-defined]
+        elif type(step) is Call and isinstance(step.kernel, RegionKernel):
+            yield from step.kernel.calls
         else:
             yield step
 
@@ -308,12 +319,12 @@ def _lines(step: Instruction) -> list[str]:
         return [f"unless dead {', '.join(f's{i}' for i in step.checks)}{token}: {waits}{_line(step.call)}"]
     if not isinstance(step, Call):
         return [_line(step)]
-    calls: Sequence[Call] = getattr(step.kernel, "calls", ())
-    arenas: Sequence[int] = getattr(step.kernel, "arenas", ())
+    if not isinstance(step.kernel, RegionKernel):
+        return [_line(step)]
     return [
         _line(step),
-        *[f"    {_line(call)}" for call in calls],
-        *[f"    in an arena of {n:,} bytes" for n in arenas],
+        *[f"    {_line(call)}" for call in step.kernel.calls],
+        *[f"    in an arena of {n:,} bytes" for n in step.kernel.arenas],
     ]
 
 

@@ -20,7 +20,7 @@ from ....graph.core.dtypes import resource
 from ....graph.core.graph import Tensor
 from ....graph.core.shape import element_count
 from ....graph.resources.variable import VariableState, changing
-from ...ir.program import Call, Instruction, PooledKernel, calls_of
+from ...ir.program import Call, Instruction, PooledKernel, RegionKernel, calls_of
 from ...lower.region import Region, one_or_all
 from ...memory.plan import Arena
 from ..kernels.copy import JoinKernel
@@ -37,7 +37,7 @@ LARGEST = 1 << 20  # bytes of a variable that is updated together with others, s
 MOST_MEMORY = 1 << 26
 
 
-class NativeRegion(PooledKernel):
+class NativeRegion(RegionKernel, PooledKernel):
     """Calls of a program that run as one call.
 
     Args:
@@ -45,10 +45,7 @@ class NativeRegion(PooledKernel):
 
     Attributes:
         calls: the calls that it runs. launches: how many of them are launches. replays: how many runs used a plan.
-        unfolds: whether a program may run the calls instead of the region, as when each is timed.
     """
-
-    unfolds = True
 
     def __init__(self, region: Region, launches: int = 0, at_once: bool = False) -> None:
         self.region = region
