@@ -104,39 +104,39 @@ class Stream:
         Raises:
             ConnectionError: the other end is gone, or this end is closed.
         """
-        if len(frames) == 1:
-            size = len(frames[0])
-            head = _ONE.pack(1, size)
-            if size <= _JOINED:
-                head, size, frames = head + frames[0], 0, ()
+        if len(frames) == 1 and len(frames[0]) <= _JOINED:
+            buffers: list[Frame] = [_ONE.pack(1, len(frames[0])) + frames[0]]
         else:
-            sizes = [len(f) for f in frames]
-            size = sum(sizes)
-            head = struct.pack(f"<I{len(sizes)}Q", len(sizes), *sizes)
-        total = len(head) + size
+            buffers = [struct.pack(f"<I{len(frames)}Q", len(frames), *map(len, frames)), *frames]
+        size = sum(map(len, buffers))
         with self._lock:
-            sent = 0
-            if not self._waiting:
-                if size <= _PIECE:
-                    try:
-                        if frames:
-                            sent = self._socket.sendmsg((head, *frames[: MOST_BUFFERS - 1]), (), _NOW)
-                        else:
-                            sent = self._send_keeping_gil(head) if self.keeps_gil else self._socket.send(head, _NOW)
-                    except BlockingIOError:
-                        pass
-                    except OSError as e:  # in any case: half a message may have left
-                        raise ConnectionError(e.errno, f"the stream is closed: {e.strerror}") from None
-                    self._taken += sent
-                    if sent == total:
-                        return 0
-            elif most_waiting is not None and len(self._waiting) >= most_waiting:
+            if most_waiting is not None and len(self._waiting) >= most_waiting:
                 return -1
-            self._waiting.append(remaining([memoryview(b) for b in (head, *frames)], sent))
-            self.waiting_bytes += total - sent
-            if size > _PIECE and len(self._waiting) == 1:
+            is_next = not self._waiting
+            sent = self._write(buffers[:MOST_BUFFERS]) if is_next and size <= _PIECE else 0
+            if sent == size:
+                return 0
+            self._waiting.append(remaining([memoryview(b) for b in buffers], sent))
+            self.waiting_bytes += size - sent
+            if is_next and size > _PIECE:
                 self._write_waiting()
             return len(self._waiting)
+
+    def _write(self, buffers: Sequence[Frame]) -> int:
+        """How many bytes the kernel takes; 0: it has no room."""
+        try:
+            if len(buffers) > 1:
+                sent = self._socket.sendmsg(buffers, (), _NOW)
+            elif self.keeps_gil and isinstance(buffers[0], bytes):
+                sent = self._send_keeping_gil(buffers[0])
+            else:
+                sent = self._socket.send(buffers[0], _NOW)
+        except BlockingIOError:
+            return 0
+        except OSError as e:  # in any case: half a message may have left
+            raise ConnectionError(e.errno, f"the stream is closed: {e.strerror}") from None
+        self._taken += sent
+        return sent
 
     def _send_keeping_gil(self, data: bytes) -> int:
         sent: int = _send_keeping_gil(self._socket.fileno(), data, len(data), _QUIET)
@@ -155,14 +155,10 @@ class Stream:
         while self._waiting:
             left = self._waiting[0]
             while left:
-                try:
-                    sent = self._socket.sendmsg(first_bytes(left, _PIECE), (), _NOW)
-                except BlockingIOError:
+                sent = self._write(first_bytes(left, _PIECE))
+                if not sent:
                     return
-                except OSError as e:  # in any case: half a message may have left
-                    raise ConnectionError(e.errno, f"the stream is closed: {e.strerror}") from None
                 self.waiting_bytes -= sent
-                self._taken += sent
                 left[:] = remaining(left, sent)
             self._waiting.popleft()
 

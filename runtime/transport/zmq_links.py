@@ -274,8 +274,6 @@ class ZmqLinks:
         self._peers.clear()
         if self._router is not None:  # the context is the server's own: the last replies leave
             self._router.close(linger=LINGER_MS)
-            if self._zap is not None:
-                self._zap.close()
             self._context.term()
 
 

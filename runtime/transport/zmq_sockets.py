@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import socket
 import struct
 import threading
 import time
@@ -81,7 +80,7 @@ def prove(sock: Socket, keys: Keys, address: str) -> None:
 class ZapHandler:
     """Authenticates the peers of a server's socket: only allowed keys are admitted.
 
-    Create it before the socket is bound, and close it before its context is terminated.
+    Create it before the socket is bound. It ends when its context is terminated.
 
     Args:
         context: the socket's own context: ZAP allows one handler per context.
@@ -101,9 +100,7 @@ class ZapHandler:
         sock.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # no answer means a refusal
         sock.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         self._monitor = sock.get_monitor_socket(_TOLD)
-        self._end_in, self._end_out = socket.socketpair()
-        self._thread = threading.Thread(target=self._run, name="dovetail-door", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._run, name="dovetail-door", daemon=True).start()
 
     def admit(self, part: zmq.Frame) -> bytes | None:
         """The name of the peer that sent a message, from the message's first frame; None if the message must not be read."""
@@ -112,21 +109,13 @@ class ZapHandler:
             return peer
         return peer if self._access.enter(peer, str(part.get("User-Id")), int(part.get(zmq.SRCFD))) else None
 
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._end_out.send(b"\0")
-        self._thread.join()
-
     def _run(self) -> None:
         poller = zmq.Poller()
         for sock in (self._questions, self._monitor):
             poller.register(sock, zmq.POLLIN)
-        poller.register(self._end_in.fileno(), zmq.POLLIN)
         try:
             while True:
                 for sock, _ in poller.poll(int(LOOK_EVERY_S * 1000)):
-                    if isinstance(sock, int):
-                        return
                     frames = sock.recv_multipart()
                     if sock is self._questions:
                         sock.send_multipart(self._access.answer(frames))
@@ -137,13 +126,13 @@ class ZapHandler:
                 expelled = self._access.expel()
                 if expelled:
                     self._leave(expelled)
+        except zmq.ContextTerminated:
+            pass
         except Exception:  # a handler that fails admits no peer
             logger.exception("the door ends")
         finally:
             self._questions.close(linger=0)
             self._monitor.close(linger=0)
-            self._end_in.close()
-            self._end_out.close()
 
 
 EVENT: Final = struct.Struct("<HI")  # the prefix of a monitor message: event, value

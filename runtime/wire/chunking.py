@@ -47,11 +47,6 @@ _numbers = itertools.count(1)
 PROGRESS_ACK: Final = _LABEL.pack(_FIRST, VERSION, 0, 0)
 
 
-def is_large(frames: Sequence[Frame]) -> bool:
-    """Whether a message is sent in chunks."""
-    return sum(map(len, frames)) >= LARGE_BYTES
-
-
 def is_chunk(frame: Frame) -> bool:
     """Whether a message with this first frame is a chunk or a progress acknowledgement."""
     return len(frame) > 0 and frame[0] == _FIRST
@@ -63,7 +58,7 @@ def in_chunks(frames: list[Frame]) -> Iterator[list[Frame]]:
     >>> [[len(frame) for frame in chunk] for chunk in in_chunks([b"header", bytes(1_200_000)])]
     [[32, 6, 524282], [16, 524288], [16, 151430]]
     """
-    if not is_large(frames):
+    if sum(map(len, frames)) < LARGE_BYTES:
         yield frames
         return
     label, number, place = struct.pack(f"<{len(frames)}Q", *map(len, frames)), next(_numbers), 0

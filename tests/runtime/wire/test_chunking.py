@@ -28,7 +28,6 @@ from dovetail.runtime.wire.chunking import (
     Reassembler,
     in_chunks,
     is_chunk,
-    is_large,
 )
 from dovetail.runtime.wire.messages import VERSION, Message, encode
 from dovetail.runtime.wire.schema import WireError
@@ -78,8 +77,10 @@ class TestCutting:
         assert len(came) < 20 and through(reassembler, came) == [joined(frames)]
 
     def test_a_small_message_is_not_touched(self) -> None:
-        assert not is_large(tensors(1, 4_000)) and not is_large([b"", bytes(LARGE_BYTES - 1)])
-        assert is_large([b"x", bytes(LARGE_BYTES - 1)]) and is_large([bytes(LARGE_BYTES)])
+        for frames in (tensors(1, 4_000), [b"", bytes(LARGE_BYTES - 1)]):
+            assert list(in_chunks(frames)) == [frames]
+        for large in ([b"x", bytes(LARGE_BYTES - 1)], [bytes(LARGE_BYTES)]):
+            assert all(is_chunk(chunk[0]) for chunk in in_chunks(large))
         assert not is_chunk(tensors(1)[0]) and is_chunk(PROGRESS_ACK) and not is_chunk(b"")
 
 
