@@ -11,14 +11,14 @@ from collections.abc import Iterable, Sequence
 
 from ..core.build import make
 from ..core.errors import InvalidArgumentError
-from ..core.frames import Frames, is_steered
+from ..core.frames import Frames, has_control_flow
 from ..core.graph import Graph, Node, Tensor
 from .contexts import BranchContext, FlowContext, LoopContext, as_is, is_constant_enter
 
 
 def recover_flow(graph: Graph, nodes: Sequence[Node]) -> None:
     """Set the branches and loops of these nodes, which were added to the graph at once."""
-    if not is_steered(nodes) or graph.scopes.flow is not None:
+    if not has_control_flow(nodes) or graph.scopes.flow is not None:
         return
     try:
         frames = Frames(nodes)

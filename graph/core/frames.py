@@ -11,7 +11,7 @@ executors of graphs need:
 
 Enters and Exits stand outside: they run once, before and after. An Enter is constant or feeds a Merge.
 
-A node may be *dead* when it lies on one side of a Switch. `guards` gives the conditions that all must be met
+A node may be *dead* when it lies on one side of a Switch. `Predicates` has the conditions that all must be met
 for a node to be alive: pairs of a condition and a side. A Merge of both sides of one condition is free of it.
 In a body, the Switch of the loop itself is no condition: the body runs only when there is another iteration.
 """
@@ -86,7 +86,7 @@ def flat(items: Iterable[Item]) -> Iterator[Node]:
             yield item
 
 
-def is_steered(nodes: Iterable[Node]) -> bool:
+def has_control_flow(nodes: Iterable[Node]) -> bool:
     """Whether there is control flow among these nodes."""
     return any(n.opdef.name in STEERING for n in nodes)
 
@@ -277,11 +277,11 @@ def _malformed(node: Node, what: str) -> InvalidArgumentError:
 
 # --- what may be dead ---------------------------------------------------------------------------------------
 
-Guard: TypeAlias = frozenset[tuple[object, int]]
-ALIVE: Guard = frozenset()
+Predicate: TypeAlias = frozenset[tuple[object, int]]
+ALIVE: Predicate = frozenset()
 
 
-class Guards:
+class Predicates:
     """The conditions under which nodes are alive.
 
     Attributes:
@@ -289,19 +289,19 @@ class Guards:
     """
 
     def __init__(self, items: Sequence[Item]) -> None:
-        self.of: dict[Node, Guard] = {}
-        self._steered: dict[Tensor, Guard] = {}  # outputs whose guards differ from their node's
+        self.of: dict[Node, Predicate] = {}
+        self._of_output: dict[Tensor, Predicate] = {}  # outputs whose predicates differ from their node's
         self._walk(items)
 
     def __contains__(self, node: Node) -> bool:
         return node in self.of
 
-    def of_tensor(self, tensor: Tensor) -> Guard:
+    def of_tensor(self, tensor: Tensor) -> Predicate:
         """The conditions under which a tensor is alive."""
-        found = self._steered.get(tensor)
+        found = self._of_output.get(tensor)
         return self.of.get(tensor.op, ALIVE) if found is None else found
 
-    def _walk(self, items: Iterable[Item], known: Guard = ALIVE) -> None:
+    def _walk(self, items: Iterable[Item], known: Predicate = ALIVE) -> None:
         for item in items:
             if isinstance(item, Node):
                 self._add(item, known)
@@ -314,39 +314,39 @@ class Guards:
             self._walk(item.body, known | around)
             for node in item.body:
                 if isinstance(node, Node) and node.inputs and node.inputs[-1].op is item.condition:
-                    self._steered[node.outputs[0]] = around  # what an Exit takes
+                    self._of_output[node.outputs[0]] = around  # what an Exit takes
 
-    def _add(self, node: Node, known: Guard) -> None:
-        guards = [self.of_tensor(t) - known for t in node.inputs]
+    def _add(self, node: Node, known: Predicate) -> None:
+        predicates = [self.of_tensor(t) - known for t in node.inputs]
         alive = ALIVE.union(*(self.of.get(c, ALIVE) for c in node.controls)) - known
         name = node.opdef.name
         if name == "ControlTrigger":
             self._put(node, ALIVE)
             return
         if name == "Merge":
-            self._put(node, alive | _either(guards, node))
+            self._put(node, alive | _either(predicates, node))
             return
-        guard = alive.union(*guards)
-        self._put(node, guard)
+        predicate = alive.union(*predicates)
+        self._put(node, predicate)
         if name in ("Switch", "RefSwitch"):
             pred = node.inputs[1]
             if pred.op.opdef.name != "LoopCond":
                 while pred.op.opdef.name == "Identity":
                     pred = pred.op.inputs[0]
                 for side, t in enumerate(node.outputs):
-                    self._steered[t] = guard | {(pred, side)}
+                    self._of_output[t] = predicate | {(pred, side)}
 
-    def _put(self, node: Node, guard: Guard) -> None:
-        if guard:
-            self.of[node] = guard
+    def _put(self, node: Node, predicate: Predicate) -> None:
+        if predicate:
+            self.of[node] = predicate
         else:
             self.of.pop(node, None)
 
 
-def _either(guards: Sequence[Guard], merge: Node) -> Guard:
+def _either(predicates: Sequence[Predicate], merge: Node) -> Predicate:
     """The conditions under which one of a Merge's inputs is alive."""
-    common = frozenset.intersection(*guards)
-    rests = [g - common for g in guards]
+    common = frozenset.intersection(*predicates)
+    rests = [g - common for g in predicates]
     if any(not r for r in rests):
         return common
     # Two sides of one condition: one of them is met.

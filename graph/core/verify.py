@@ -29,46 +29,46 @@ def find_faults(graph: Graph) -> Iterator[str]:
     """
     names: dict[str, Node] = {}
     for index, node in enumerate(graph.nodes):
-        who = f"'{node.name}' ({node.type}, created at {node.source})"
+        what = f"'{node.name}' ({node.type}, created at {node.source})"
         if node.name in names:
-            yield f"{who} has the name of node {names[node.name].index}"
+            yield f"{what} has the name of node {names[node.name].index}"
         names[node.name] = node
         if node.name not in graph or graph.get_operation_by_name(node.name) is not node:
-            yield f"{who} is not found by its name"
+            yield f"{what} is not found by its name"
         if node.index != index:
-            yield f"{who} is number {index} but calls itself {node.index}"
+            yield f"{what} is number {index} but calls itself {node.index}"
         if node.graph is not graph:
-            yield f"{who} belongs to another graph"
+            yield f"{what} belongs to another graph"
         for i, t in enumerate(node.inputs):
             if t.op.graph is not graph:
-                yield f"input {i} of {who} is {t.name} of another graph"
+                yield f"input {i} of {what} is {t.name} of another graph"
             elif t.op.index >= index and t.op is not node.back_edge:
-                yield f"input {i} of {who} is {t.name}, which is made later"
+                yield f"input {i} of {what} is {t.name}, which is made later"
             elif t.value_index >= len(t.op.outputs) or t.op.outputs[t.value_index] is not t:
-                yield f"input {i} of {who} is {t.name}, which its node does not put out"
+                yield f"input {i} of {what} is {t.name}, which its node does not put out"
         for c in node.controls:
             if c.graph is not graph:
-                yield f"a control input of {who} is '{c.name}' of another graph"
-        yield from _output_faults(node, who)
+                yield f"a control input of {what} is '{c.name}' of another graph"
+        yield from _output_faults(node, what)
     cycle = find_cycle(graph.nodes)
     if cycle:
         yield "edges close a cycle: " + " -> ".join(n.name for n in cycle)
 
 
-def _output_faults(node: Node, who: str) -> Iterator[str]:
+def _output_faults(node: Node, what: str) -> Iterator[str]:
     try:
         signature = list(node.opdef.infer(node.inputs, node.attrs))
     except (TypeError, ValueError, KeyError) as e:
-        yield f"{who} has inputs or attrs that its op refuses: {e}"
+        yield f"{what} has inputs or attrs that its op refuses: {e}"
         return
     if len(signature) != len(node.outputs):
-        yield f"{who} has {len(node.outputs)} outputs; its op makes {len(signature)}"
+        yield f"{what} has {len(node.outputs)} outputs; its op makes {len(signature)}"
         return
     for t, (dtype, dims) in zip(node.outputs, signature, strict=True):
         if t.dtype is not dtype:
-            yield f"{t.name} has type {t.dtype.name}; the op of {who} makes {dtype.name}"
+            yield f"{t.name} has type {t.dtype.name}; the op of {what} makes {dtype.name}"
         if not compatible(t.dims, dims):
-            yield f"{t.name} has shape {text(t.dims)}; the op of {who} makes {text(dims)}"
+            yield f"{t.name} has shape {text(t.dims)}; the op of {what} makes {text(dims)}"
 
 
 def find_cycle(nodes: Sequence[Node]) -> list[Node]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ...graph.core.frames import is_steered
+from ...graph.core.frames import has_control_flow
 from ...graph.core.graph import Node
 
 
@@ -29,7 +29,7 @@ def passed_over(nodes: Sequence[Node], device_of: Callable[[Node], str]) -> dict
         nodes: the nodes that run, inputs first. device_of: complete device name of each.
     """
     joins = {n for n in nodes if n.opdef.name == "NoOp" and n.controls}
-    if not joins or is_steered(nodes):
+    if not joins or has_control_flow(nodes):
         return {}
     waiting: dict[Node, set[str]] = {n: set() for n in joins}  # devices on which something waits for it
     for node in nodes:

@@ -30,7 +30,7 @@ def is_copied(node: Node) -> bool:
 
 
 @dataclass(slots=True)
-class Cut:
+class ChannelInserter:
     """The lists that partitioning fills; it walks the nodes once, in the global order.
 
     A send belongs right behind the step that makes its value, but is known only when the first consumer is

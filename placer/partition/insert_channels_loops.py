@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ...graph.core.errors import InvalidArgumentError
-from ...graph.core.frames import Frames, Guards, Item, Loop
+from ...graph.core.frames import Frames, Item, Loop, Predicates
 from ...graph.core.graph import Node, Tensor
 from .control_flow_placement import devices_after_moves
-from .insert_channels import Cut
+from .insert_channels import ChannelInserter
 from .partitioned_graph import Channel, LoopPart, Step
 
 
-def steered_cut(
+def inserter_for_loops(
     nodes: Sequence[Node], device_of: Callable[[Node], str], fed: set[Tensor], fetched: Sequence[Tensor], narrow: bool
-) -> SteeredCut:
-    """A cut of nodes with branches and loops among them; `narrow`: float32 crosses as bfloat16.
+) -> LoopChannelInserter:
+    """The channels of nodes with branches and loops among them; `narrow`: float32 crosses as bfloat16.
 
     Raises:
         InvalidArgumentError: what is made inside a loop is fetched.
@@ -29,22 +29,22 @@ def steered_cut(
                 f"per iteration. Fetch what the loop returns.\n  '{t.op.name}' ({t.op.type}), created at {t.op.source}",
             )  # fmt: skip
     items = frames.schedule()
-    steered = SteeredCut(fed, devices_after_moves(nodes, device_of), narrow, guards=Guards(items))
-    steered.add_all(items)
-    return steered
+    inserter = LoopChannelInserter(fed, devices_after_moves(nodes, device_of), narrow, predicates=Predicates(items))
+    inserter.add_all(items)
+    return inserter
 
 
 @dataclass(slots=True)
-class SteeredCut(Cut):
-    """The same where there are branches and loops. `steps` are those of the innermost loop that is being cut.
+class LoopChannelInserter(ChannelInserter):
+    """The same where there are branches and loops. `steps` are those of the innermost loop that is being walked.
 
     A value is received at the level at which it is made: what comes from outside a loop before the loop's
-    steps, which are put in place when the loop has been cut.
+    steps, which are put in place when the loop has been walked.
     """
 
-    guards: Guards = field(kw_only=True)
+    predicates: Predicates = field(kw_only=True)
     levels: list[dict[str, list[Step]]] = field(default_factory=list)  # outermost first
-    names: list[str] = field(default_factory=list)  # of the loops that are being cut
+    names: list[str] = field(default_factory=list)  # of the loops that are being walked
     level: dict[int, int] = field(default_factory=dict)  # node index -> how many loops it is in, if any
     in_body: list[bool] = field(default_factory=lambda: [True])  # per level: whether its head is behind us
     of_head: set[int] = field(default_factory=set)  # nodes that run in a loop's head
@@ -64,14 +64,14 @@ class SteeredCut(Cut):
                 if not self.in_body[-1]:
                     self.of_head.add(item.index)
             self.add(item)
-            if item in self.guards:
+            if item in self.predicates:
                 self._guard(item)
 
     def _guard(self, node: Node) -> None:
         here = self.device[node.index]
         waits: list[Node | int] = []
         for c in node.controls:
-            if c in self.guards:
+            if c in self.predicates:
                 waits.append(c if self.device[c.index] == here else self.arrived[here][c].id)
         self.guarded[node] = tuple(waits)
 
@@ -90,7 +90,7 @@ class SteeredCut(Cut):
             self.level[merge.index] = len(self.levels) - 1
             self.of_head.add(merge.index)
             inner[self.device[merge.index]].append(("node", merge))
-            if merge in self.guards:
+            if merge in self.predicates:
                 self.guarded[merge] = ()
         self.add_all(loop.head)
         again = loop.condition.outputs[0]
@@ -139,7 +139,7 @@ class SteeredCut(Cut):
             # The head makes it, and only the body needs it: after the last iteration it would not be received.
             self.levels[level][channel.source].append(("send", channel))
             return
-        Cut._send(self, channel, producer, first)
+        ChannelInserter._send(self, channel, producer, first)
 
     def _steps_of(self, value: Tensor | Node, here: str) -> list[Step]:
         return self.levels[self._level_of(value)][here]

@@ -23,7 +23,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...graph.core.frames import is_steered
+from ...graph.core.frames import has_control_flow
 from ...graph.core.graph import Node, Tensor
 from ...graph.ops.state.accumulators import ACCUMULATOR, ADDITION
 from ...graph.resources.shared_accumulator import state_bytes
@@ -64,7 +64,7 @@ def direct_additions(
         most_bytes: most of a state.
     """
     makers = [n for n in nodes if n.type == ACCUMULATOR]
-    if not makers or is_steered(nodes):
+    if not makers or has_control_flow(nodes):
         return []
     running = set(nodes)
     takers: dict[Node, list[Node]] = defaultdict(list)

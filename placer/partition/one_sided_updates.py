@@ -26,7 +26,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...graph.core.dtypes import resource
-from ...graph.core.frames import is_steered
+from ...graph.core.frames import has_control_flow
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import OpDef, Trait
 from ...graph.core.shape import element_count
@@ -76,7 +76,7 @@ def direct_updates(
         most_bytes: most of a variable.
         staying: tasks whose parts stay where they are.
     """
-    if not any(n.type in _UPDATES for n in nodes) or is_steered(nodes):
+    if not any(n.type in _UPDATES for n in nodes) or has_control_flow(nodes):
         return []
     device = {n: device_of(n) for n in nodes}
     parts: dict[str, list[Node]] = defaultdict(list)

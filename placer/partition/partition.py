@@ -27,10 +27,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ...graph.core.frames import is_steered
+from ...graph.core.frames import has_control_flow
 from ...graph.core.graph import Node, Tensor
-from .insert_channels import Cut
-from .insert_channels_loops import steered_cut
+from .insert_channels import ChannelInserter
+from .insert_channels_loops import inserter_for_loops
 from .partitioned_graph import Partitioned
 
 
@@ -44,7 +44,7 @@ def partition(
     passed: Mapping[Node, tuple[Node, ...]] | None = None,
     copies: bool = False,
 ) -> Partitioned:
-    """Cut what one step runs by device.
+    """Partition what one step runs by device.
 
     Args:
         nodes: the nodes to run, in an order in which inputs come first (`needed`).
@@ -52,7 +52,7 @@ def partition(
         feeds: tensors that the client gives.
         fetches: tensors that the client gets; one that is fed comes back without any partition.
         enable_bfloat16_sendrecv: float32 values cross as bfloat16: half the bytes, a relative error of up to 2**-9.
-        passed: nodes that do not run, each with those to wait for in its place (`joins.passed_over`).
+        passed: nodes that do not run, each with those to wait for in its place (`control_edges.passed_over`).
         copies: small constants do not cross between tasks: each device that needs one has a copy of the node. Steps with
             branches or loops send theirs.
 
@@ -62,12 +62,14 @@ def partition(
     """
     fed = set(feeds)
     fetched = [t for t in dict.fromkeys(fetches) if t not in fed]
-    cut: Cut
-    if not is_steered(nodes):
-        cut = Cut(fed, {n.index: device_of(n) for n in nodes}, enable_bfloat16_sendrecv, passed or {}, copies)
+    inserter: ChannelInserter
+    if not has_control_flow(nodes):
+        inserter = ChannelInserter(
+            fed, {n.index: device_of(n) for n in nodes}, enable_bfloat16_sendrecv, passed or {}, copies
+        )
         for node in nodes:
             if not (passed and node in passed):
-                cut.add(node)
+                inserter.add(node)
     else:
-        cut = steered_cut(nodes, device_of, fed, fetched, enable_bfloat16_sendrecv)
-    return cut.result(fetched)
+        inserter = inserter_for_loops(nodes, device_of, fed, fetched, enable_bfloat16_sendrecv)
+    return inserter.result(fetched)

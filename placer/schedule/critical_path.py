@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
-from ...graph.core.frames import is_steered
+from ...graph.core.frames import has_control_flow
 from ...graph.core.gpu_models import work_of
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import Trait, nbytes
@@ -108,7 +108,7 @@ def order_by_rank(
     if not 2 < len(nodes) <= MOST:
         return unknown
     names = [device_of(n) for n in nodes]
-    if len(set(names)) < 2 or is_steered(nodes) or any(n.opdef.is_blocking for n in nodes):
+    if len(set(names)) < 2 or has_control_flow(nodes) or any(n.opdef.is_blocking for n in nodes):
         return unknown
     step = _Step(nodes, names, cluster, frozenset(feeds))
     ranks = step.upward_ranks()

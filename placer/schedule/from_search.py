@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...graph.core.frames import is_steered
+from ...graph.core.frames import has_control_flow
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import Trait
 from ..cluster.spec import Cluster
@@ -51,7 +51,7 @@ def execution_order(
     nodes = list(nodes)
     if len(nodes) > MOST or len({device_of(n) for n in nodes}) < 2:
         return nodes
-    if is_steered(nodes) or any(n.opdef.is_blocking for n in nodes):
+    if has_control_flow(nodes) or any(n.opdef.is_blocking for n in nodes):
         return nodes
 
     problem = step_problem(

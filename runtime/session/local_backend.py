@@ -102,22 +102,22 @@ class LocalBackend(Backend):
                 return worker.run_inline(number, quick, feeds)
         outcome: list[Outcome] = []
         # Work for this thread: the rest of a resumed step, or nothing if the step has ended in another thread.
-        inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        completions: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
         def finish(result: Outcome) -> None:
             outcome.append(result)
-            inbox.put(lambda: None)
+            completions.put(lambda: None)
 
         active = active_cancellation()  # of the step whose kernel calls a function, which is this step
 
         def drive() -> None:
-            worker.start(number, part.program, feeds, finish, inbox.put, recorder=recorder)
+            worker.start(number, part.program, feeds, finish, completions.put, recorder=recorder)
             while not outcome:
-                if not worker.may_go_on(number) and inbox.empty():
+                if not worker.may_go_on(number) and completions.empty():
                     waits = "; ".join(worker.waits_for(number))
                     worker.abort(number, "The step cannot go on")
                     raise InternalError.of(f"The step cannot go on: {waits}")
-                inbox.get()()
+                completions.get()()
 
         try:
             with (

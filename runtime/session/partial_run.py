@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.core.errors import UnimplementedError, invalid
-from ...graph.core.frames import Frames, Guards
+from ...graph.core.frames import Frames, Predicates
 from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.opdef import Trait
 from ...placer.partition.prune import needed
@@ -50,7 +50,7 @@ class PartialRun:
         self._done: set[Node] = set()
         self._all = needed(graph, *self._elements(self._agreed), self._feeds.values())
         self._frames = Frames(self._all, self._feeds.values())
-        self._guards = Guards(self._frames.schedule())
+        self._predicates = Predicates(self._frames.schedule())
         self._places = {n.inputs[i] for n in self._all for i in n.opdef.ref_inputs[: len(n.inputs)]}
         self._lock = threading.Lock()
 
@@ -151,7 +151,7 @@ class PartialRun:
         node = tensor.op
         if Trait.STATE_HANDLE in node.opdef.traits or tensor in self._places:
             return False
-        if node in self._guards or self._frames.gives_in(node) is not None:
+        if node in self._predicates or self._frames.gives_in(node) is not None:
             return False
         return self._graph.is_fetchable(node) and self._graph.is_feedable(tensor)
 

@@ -109,15 +109,15 @@ class RunQueue:
 
     Attributes:
         ready: (runner, executor, segment) of each ready executor; None while the thread runs nothing.
-        outbox: task -> when the first of the tensors was produced that wait for another one, and these tensors.
+        coalesced: task -> when the first of the tensors was produced that wait for another one, and these tensors.
         sent, sent_at: the channel of the last tensor that was produced, if another one follows, and the time.
     """
 
-    __slots__ = ("outbox", "ready", "sent", "sent_at")
+    __slots__ = ("coalesced", "ready", "sent", "sent_at")
 
     def __init__(self) -> None:
         self.ready: deque[tuple[Callable[[Executor, Segment], None], Executor, Segment]] | None = None
-        self.outbox: dict[str, tuple[float, dict[ChannelKey, Any]]] = {}
+        self.coalesced: dict[str, tuple[float, dict[ChannelKey, Any]]] = {}
         self.sent: ChannelKey | None = None
         self.sent_at = 0.0
 
@@ -239,20 +239,20 @@ class StepRunner:
 
     def run(self, executor: Executor, segment: Segment) -> None:
         queue = self._worker.run_queues.current
-        if queue.sent is not None or queue.outbox:
-            # A kernel of another program runs a session: the outbox of that program is put aside.
-            outer = queue.sent, queue.sent_at, queue.outbox
-            queue.sent, queue.outbox = None, {}
+        if queue.sent is not None or queue.coalesced:
+            # A kernel of another program runs a session: what that program has coalesced is put aside.
+            outer = queue.sent, queue.sent_at, queue.coalesced
+            queue.sent, queue.coalesced = None, {}
             try:
                 self.run(executor, segment)
             finally:
-                queue.sent, queue.sent_at, queue.outbox = outer
+                queue.sent, queue.sent_at, queue.coalesced = outer
             return
         began = perf_counter()
         executor.run()
         segment.measured(perf_counter() - began)
-        if queue.sent is not None or queue.outbox:  # it has failed
-            queue.sent, queue.outbox = None, {}
+        if queue.sent is not None or queue.coalesced:  # it has failed
+            queue.sent, queue.coalesced = None, {}
 
     # --- what leaves -------------------------------------------------------------------------------------------------
 
@@ -265,12 +265,12 @@ class StepRunner:
             registered.continued(queue.sent, now - queue.sent_at)
         queue.sent, queue.sent_at = channel if more else None, now
         task = task_of(destination)
-        since, together = queue.outbox.pop(task, (now, {}))
+        since, together = queue.coalesced.pop(task, (now, {}))
         together[channel] = value
         waits = more and now - since <= COALESCED_S and registered.gaps.get(channel, 0.0) <= NEXT_S
         large = getattr(value, "nbytes", 0) >= LARGE_BYTES and not worker.reader_of(task)
         if waits and not large:
-            queue.outbox[task] = since, together
+            queue.coalesced[task] = since, together
         else:
             worker.send(task, self._number, together)
 

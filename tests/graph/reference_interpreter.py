@@ -15,7 +15,7 @@ import numpy as np
 
 from dovetail.graph.core.default_graph import get_default_graph
 from dovetail.graph.core.errors import InternalError, InvalidArgumentError, OpError
-from dovetail.graph.core.frames import Frames, Item, Loop, in_order, is_steered
+from dovetail.graph.core.frames import Frames, Item, Loop, has_control_flow, in_order
 from dovetail.graph.core.graph import Graph, Node, Tensor
 from dovetail.graph.core.shape import compatible, text
 from dovetail.graph.resources.async_request import Request
@@ -198,7 +198,7 @@ class _Step:
 def _schedule(wanted: Iterable[Node], given: Mapping[Any, Any]) -> list[Item]:
     """All that `wanted` need, each after what it needs, loops in one piece."""
     nodes = execution_order(wanted, given)
-    if not is_steered(nodes):
+    if not has_control_flow(nodes):
         return list(nodes)
     return Frames(nodes, [t for t in given if isinstance(t, Tensor)]).schedule()
 

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ...graph.core.build import constant, convert
-from ...graph.core.frames import is_steered
+from ...graph.core.frames import has_control_flow
 from ...graph.core.graph import Node, Tensor
 from ...graph.gradients.reverse import gradients, sum_slices
 from ...graph.ops.array.concat_stack import split
@@ -285,7 +285,7 @@ def _forward(loss: Tensor, inputs: Sequence[Tensor], plan: Plan | None) -> tuple
         found[node] = device
     if loss.op not in found:
         raise ValueError(f"The loss {loss!r} does not depend on the inputs {', '.join(t.name for t in inputs)}")
-    if is_steered(found):
+    if has_control_flow(found):
         raise ValueError(
             "There are loops or branches between the inputs and the loss; a pipeline's model must have none"
         )

@@ -96,7 +96,7 @@ _define("StringToHashBucketStrong", _buckets(keyed_hash), int64, _check_buckets)
 
 
 def string_to_hash_bucket_fast(input: TensorLike, num_buckets: int, name: str | None = None) -> Tensor:
-    """A number from 0 to `num_buckets - 1` for each text, int64: the same for the same text, everywhere and always (`fingerprints.py`).
+    """A number from 0 to `num_buckets - 1` for each text, int64: the same for the same text, everywhere and always (`core/farmhash.py`).
 
     >>> string_to_hash_bucket_fast(["Berlin", "Paris"], 1000)
     """

@@ -12,7 +12,7 @@ from reference_interpreter import Interpreter, interpret as run
 import dovetail as tf
 from dovetail.graph.core.constant_value import static_value
 from dovetail.graph.core.errors import InvalidArgumentError
-from dovetail.graph.core.frames import Frames, Guards, Loop
+from dovetail.graph.core.frames import Frames, Loop, Predicates
 from dovetail.graph.core.verify import verify
 from dovetail.graph.io.serialization import extend_from_bytes, graph_to_bytes
 
@@ -238,8 +238,8 @@ def test_only_what_lies_under_a_switch_may_be_dead(graph: tf.Graph) -> None:
     inner = tf.cond(p, lambda: tf.cond(x > 0.0, lambda: x, lambda: -x, name="in"), lambda: x * 2.0, name="k")
     tf.add(inner, 1.0, name="after")
     tf.while_loop(lambda v: v < 3.0, lambda v: v + 1.0, [x], name="free")
-    guards = Guards(Frames(graph.nodes).schedule())
-    names = {n.name for n in guards.of}
+    predicates = Predicates(Frames(graph.nodes).schedule())
+    names = {n.name for n in predicates.of}
     assert {"k/in/Neg", "k/in/Merge", "k/mul", "k/in/Neg/Switch", "k/switch_t"} <= names
     assert not names & {"k/Merge", "after", "k/Switch", "k/pred_id"}
     assert not any(name.startswith("free/") for name in names)
