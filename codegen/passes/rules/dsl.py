@@ -232,17 +232,13 @@ class Match:
     found: Found
     root: Node
     look: Look
-    _again: Callable[[Node, str, Sequence[Tensor], dict[str, Any]], Tensor]
+    _made: Callable[[Node, str, Sequence[Tensor], dict[str, Any]], Tensor]
     uses: Callable[[Tensor], int]
     sizes: SymbolicShapes
 
     def make(self, op: str, inputs: Sequence[Tensor], attrs: dict[str, Any], of: Node | None = None) -> Tensor:
         """A new node's tensor. The node precedes the root and has the root's name, or that of the node it stands for."""
-        return self._again(of or self.root, op, inputs, attrs)
-
-    def again(self, node: Node, inputs: Sequence[Tensor], attrs: dict[str, Any]) -> Tensor:
-        """The output of a copy of a node with other inputs. The copy precedes the root and has the node's name."""
-        return self._again(node, node.opdef.name, inputs, attrs)
+        return self._made(of or self.root, op, inputs, attrs)
 
     def __getitem__(self, name: str) -> Any:
         return self.found.names[name]

@@ -73,7 +73,7 @@ class _Turning:
         done: dict[Tensor, Tensor] = {}
         for old, node in self.behind.items():
             inputs = [done[t] if t in done else self.leaf(t) for t in node.inputs]
-            done[old] = self.m.again(node, inputs, node.attrs)
+            done[old] = self.m.make(node.type, inputs, node.attrs, node)
         return done[tensor]
 
     def look_behind(self, tensor: Tensor) -> bool:
@@ -150,7 +150,7 @@ def _widened_later(m: Match) -> Tensor | None:
     inner = m.make(m.root.type, (*narrow, *m.root.inputs[len(moved) :]), m.root.attrs)
     first = casts[0]
     assert first is not None
-    return m.again(first, (inner,), first.attrs)
+    return m.make(first.type, (inner,), first.attrs, first)
 
 
 def _narrowed_sooner(m: Match) -> Tensor | None:
@@ -159,7 +159,7 @@ def _narrowed_sooner(m: Match) -> Tensor | None:
     if m["d"].size >= y.dtype.base.size or not _is_computed(m, y) or m.uses(y) > 1 or m.uses(moved) > 1:
         return None
     cast = m.make("Cast", (y,), m.root.attrs)
-    return m.again(moved.op, (cast, *moved.op.inputs[1:]), moved.op.attrs)
+    return m.make(moved.op.type, (cast, *moved.op.inputs[1:]), moved.op.attrs, moved.op)
 
 
 def _is_computed(m: Match, tensor: Tensor) -> bool:
