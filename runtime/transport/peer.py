@@ -170,6 +170,12 @@ class Peer:
         self.stream = self.lend = None
         self.pid, self._told = 0, False
 
+    def close_streams(self) -> None:
+        for stream in (self.stream, self.accepted):
+            if stream is not None:
+                stream.close()
+        self.stream = self.accepted = None
+
     # --- what leaves over ZeroMQ ---------------------------------------------------------------------------------------
 
     def post(self, frames: list[Frame]) -> bool:

@@ -283,9 +283,9 @@ class Peers:
         for peer in list(self.by_name.values()):
             if peer.look() and self.is_gone(peer):
                 peer.reassembler.drop()
-                _drop_accepted(peer)
                 if peer.stream is not None:
                     self._leave(peer, peer.stream)
+                peer.close_streams()
         for listener in self.listeners.values():
             listener.tidy()
         if len(self.by_name) > MOST_PEERS:
@@ -311,11 +311,9 @@ class Peers:
         peer = self.by_name.pop(name, None)
         if peer is not None:
             self._sending.pop(peer, None)
-            _drop_accepted(peer)
             if peer.stream is not None:
                 self._io.unwatch(peer.stream.fd)
-                peer.stream.close()
-                peer.stream = None
+            peer.close_streams()
 
     def waiting(self) -> int:
         """How many messages wait for slow peers."""
@@ -331,19 +329,10 @@ class Peers:
                     try:
                         peer.stream.flush()
                     except ConnectionError:
-                        peer.stream.close()
-                        peer.stream = None
+                        peer.close_streams()
             time.sleep(RETRY_MS / 1000)
         for peer in list(self.by_name.values()):
-            _drop_accepted(peer)
-            if peer.stream is not None:
-                peer.stream.close()
+            peer.close_streams()
         for listener in self.listeners.values():
             listener.close()
         self.links.close()
-
-
-def _drop_accepted(peer: Peer) -> None:
-    if peer.accepted is not None:
-        peer.accepted.close()
-        peer.accepted = None

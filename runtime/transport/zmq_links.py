@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import zmq
@@ -207,11 +207,10 @@ class ZmqLinks:
             if is_dialled(peer):
                 sock = self._peers[peer][0] if peer in self._peers else self.dial(peer)
                 self._unsettled[sock] = peer
-                send_frames(sock, frames, zmq.NOBLOCK)
+                sock.send_multipart(frames, zmq.NOBLOCK, copy=False)
             elif self._router is not None:
                 self._unsettled[self._router] = b""
-                self._router.send(peer, zmq.NOBLOCK | zmq.SNDMORE)
-                send_frames(self._router, frames, zmq.NOBLOCK)
+                self._router.send_multipart([peer, *frames], zmq.NOBLOCK, copy=False)
         except zmq.Again:
             return False
         except zmq.ZMQError as error:
@@ -283,6 +282,7 @@ def url_of(host: str, port: int) -> str:
 
 def new_socket(context: Context, kind: int) -> Socket:
     sock = context.socket(kind)
+    sock.copy_threshold = BORROW_BYTES  # smaller frames are copied
     sock.set(zmq.LINGER, LINGER_MS)
     sock.set(zmq.SNDHWM, HIGH_WATER)
     sock.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
@@ -299,13 +299,6 @@ def descriptor(sock: Socket) -> int:
     fd = sock.get(zmq.FD)
     assert isinstance(fd, int)
     return fd
-
-
-def send_frames(sock: Socket, frames: Sequence[Frame], flags: int) -> None:
-    """Send one message. ZeroMQ takes all of it or, raising `zmq.Again`, nothing."""
-    last = len(frames) - 1
-    for i, frame in enumerate(frames):
-        sock.send(frame, flags | zmq.SNDMORE if i < last else flags, copy=len(frame) < BORROW_BYTES)
 
 
 def receive_frames(sock: Socket, flags: int) -> list[Frame]:
