@@ -125,14 +125,16 @@ def page() -> str:
             "A field with a `?` may be missing. `T[]` is a list of values of type T, `uint` an int that is not negative, `channel` an int "
             "or a str; the other names are [records](#records). `tensors`: arrays of any type may be attached. Over "
             "ZeroMQ, a large message is sent in chunks of "
-            f"{CHUNK_BYTES >> 10} KiB. No message overtakes another one of its connection. "
+            f"{CHUNK_BYTES >> 10} KiB. No message overtakes another one of its connection. A kind marked *back* travels on the "
+            "connection of the message that it answers, any other on the one that its sender has opened. Between the two there is "
+            "no order. "
             "An `error` may answer any request. Besides its reply, `create_session` gets `waiting` while tasks are "
             "missing, and `run` gets `trace` before a traced `done`; `runtime/observability/step_notes.py` has its notes."
         ),
         "\n".join(
             [
-                "| kind | from, to | reply | fields |",
-                "| --- | --- | --- | --- |",
+                "| kind | from, to | order | reply | fields |",
+                "| --- | --- | --- | --- | --- |",
                 *map(_row, KINDS.values()),
             ]
         ),
@@ -161,7 +163,7 @@ def _row(kind: KindSchema) -> str:
     fields = [*_fields(kind.content), *(["tensors"] if kind.tensors else [])]
     reply = f"`{kind.reply}`" if kind.reply else ""
     ends = f"{kind.sender}, {kind.receiver}"
-    return f"| `{kind.kind}` | {ends} | {reply} | {', '.join(fields)} |"
+    return f"| `{kind.kind}` | {ends} | {'back' if kind.is_back else ''} | {reply} | {', '.join(fields)} |"
 
 
 def _fields(record: Record) -> list[str]:

@@ -132,6 +132,8 @@ class KindSchema:
     Attributes:
         sender, receiver: `client`, `master`, `worker`, `server` (either of the two), or `any`.
         reply: the kind of the reply, or empty. An `error` may answer any request instead.
+        is_back: the order. Messages on one connection arrive in the order in which they were sent. If true, this kind travels on the
+            connection of the message that it answers, else on the one that its sender has opened. Between the two there is no order.
         numbers: the required fields of type int; they are outside the description.
         head: packs the fixed start of a message and the numbers.
         blobs: the fields of type `bytes`, which have frames of their own.
@@ -145,6 +147,7 @@ class KindSchema:
     sender: str
     receiver: str
     reply: str
+    is_back: bool
     content: Record
     numbers: tuple[str, ...]
     head: struct.Struct
@@ -156,8 +159,9 @@ class KindSchema:
 
 
 def _row(kind: str, way: str, fields: str = "", *, tensors: bool = False, given: bool = False) -> KindSchema:
-    """One row of `KINDS`. `way`: `sender > receiver: reply`, or `sender > receiver`."""
+    """One row of `KINDS`. `way`: `sender > receiver: reply`, or `sender > receiver`, or `sender > receiver, back`."""
     ends, _, reply = way.partition(": ")
+    ends, _, back = ends.partition(", ")
     sender, receiver = ends.split(" > ")
     content = _fields(fields)
     numbers = tuple(name for name, t in content.fields.items() if t == "int" and name in content.required)
@@ -165,7 +169,19 @@ def _row(kind: str, way: str, fields: str = "", *, tensors: bool = False, given:
     head = struct.Struct(f"{HEAD}{len(numbers)}q")
     checker = msgspec.msgpack.Decoder(content.type(kind, numbers + blobs))
     return KindSchema(
-        kind, sender, receiver, reply, content, numbers, head, blobs, content.type(kind), checker, tensors, given
+        kind,
+        sender,
+        receiver,
+        reply,
+        bool(back),
+        content,
+        numbers,
+        head,
+        blobs,
+        content.type(kind),
+        checker,
+        tensors,
+        given,
     )
 
 
@@ -181,55 +197,55 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("stream_open", "server > any"),
     _row("probe", "server > any"),
     _row("ping", "any > server: pong", "seq int, request? int, waits? bool"),
-    _row("pong", "server > any", "seq int, incarnation int, clock? int, working? bool, waits? str[]"),
+    _row("pong", "server > any, back", "seq int, incarnation int, clock? int, working? bool, waits? str[]"),
     _row("status", "any > server: devices", "request int"),
-    _row("devices", "server > any", "request int, devices device[], incarnation int"),
+    _row("devices", "server > any, back", "request int, devices device[], incarnation int"),
     _row("stats", "any > server: figures", "request int"),
-    _row("figures", "server > any", "request int, figures figures"),
+    _row("figures", "server > any, back", "request int, figures figures"),
     _row("create_session", "client > master: session_created", "request int, config dict, client? str"),
-    _row("waiting", "master > client", "request int, tasks str[]"),
+    _row("waiting", "master > client, back", "request int, tasks str[]"),
     _row(
-        "session_created", "master > client",
+        "session_created", "master > client, back",
         "request int, session str, devices device[], limit_ms int, peer_timeout_s float, is_replicated? bool",
     ),
     _row("extend", "client > master: extended", "request int, session str, from_version int, graph bytes"),
-    _row("extended", "master > client", "request int, version int"),
+    _row("extended", "master > client, back", "request int, version int"),
     _row(
         "prepare", "client > master: prepared",
         "request int, session str, feeds str[], fetches str[], targets str[], warm? bool, deterministic? bool",
     ),
-    _row("prepared", "master > client", "request int, parts part[]"),
+    _row("prepared", "master > client, back", "request int, parts part[]"),
     _row("plan", "client > master: planned", "request int, session str, feeds str[], fetches str[], targets str[], program str"),
-    _row("planned", "master > client", "request int, plan bytes"),
+    _row("planned", "master > client, back", "request int, plan bytes"),
     _row(
         "register", "master > worker: registered",
         "request int, program str, session str, partition bytes, seed int, isolated bool, kernels dict, peer_timeout_s float, client str",
     ),
-    _row("registered", "worker > master", "request int, incarnation int"),
+    _row("registered", "worker > master, back", "request int, incarnation int"),
     _row("expose_memory", "master > worker: memory_exposed", "request int"),
-    _row("memory_exposed", "worker > master", "request int, page? reference"),
+    _row("memory_exposed", "worker > master, back", "request int, page? reference"),
     _row("map_memory", "master > worker: memory_mapped", "request int, page reference"),
-    _row("memory_mapped", "worker > master", "request int, readable bool"),
+    _row("memory_mapped", "worker > master, back", "request int, readable bool"),
     _row(
         "publish", "master > worker: published", "request int, session str, seed int, isolated bool, names variable[], changed bool",
     ),
-    _row("published", "worker > master", "request int, incarnation int, places address?[]"),
+    _row("published", "worker > master, back", "request int, incarnation int, places address?[]"),
     _row("want", "worker > worker: tensors", "step int, task str, session str, incarnation int, wants want[]"),
     _row("denied", "worker > worker", "step int, channels channel[], code str, message str"),
     _row(
         "replicate", "worker > worker: replicated",
         "request int, task str, incarnation int, number int, part int, last bool, whole bool, entries entry[]", tensors=True,
     ),
-    _row("replicated", "worker > worker", "request int, whole bool, incarnation int"),
+    _row("replicated", "worker > worker, back", "request int, whole bool, incarnation int"),
     _row("recover", "worker > worker: recovered", "request int, task str, incarnation int, part int"),
-    _row("recovered", "worker > worker", "request int, whole bool, last bool, entries entry[]", tensors=True),
+    _row("recovered", "worker > worker, back", "request int, whole bool, last bool, entries entry[]", tensors=True),
     _row("accumulated", "worker > worker"),
     _row("missing", "worker > worker: coming", "step int, task str, channels channel[]"),
-    _row("coming", "worker > worker", "step int, task str, known bool, channels channel[], left int"),
+    _row("coming", "worker > worker, back", "step int, task str, known bool, channels channel[], left int"),
     _row("accounted", "worker > worker", "step int, task str, channels channel[]"),
     _row("run", "client > worker: done", "request int, step int, program str, feeds str[], trace? bool", tensors=True),
-    _row("trace", "worker > client", "request int, notes bytes"),
-    _row("done", "worker > client", "request int, fetches str[]", tensors=True, given=True),
+    _row("trace", "worker > client, back", "request int, notes bytes"),
+    _row("done", "worker > client, back", "request int, fetches str[]", tensors=True, given=True),
     _row("tensors", "worker > worker", "step int, channels channel[], without empty[]", tensors=True),
     _row("collective_join", "worker > worker: collective_join", _MEMBER),
     _row("collective_part", "worker > worker", f"{_MEMBER}, instance str, run int, sender int, to int, tag int, what str", tensors=True),
@@ -244,8 +260,8 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("touch", "client > master", "session str"),
     _row("close_session", "client > master: closed", "request int, session str"),
     _row("forget_session", "master > worker", "session str"),
-    _row("closed", "server > any", "request int"),
+    _row("closed", "server > any, back", "request int"),
     _row("reset", "client > master: closed", "request int, containers str[], config? dict"),
     _row("reset_containers", "master > worker: closed", "request int, containers str[], sessions str[]"),
-    _row("error", "server > any", "request int, code str, message str, node? str, task? str"),
+    _row("error", "server > any, back", "request int, code str, message str, node? str, task? str"),
 )}  # fmt: skip

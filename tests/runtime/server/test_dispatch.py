@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
+from pairs import PS, WORKER, Pair
 
 import dovetail as dt
+from dovetail.runtime.rpc.dispatch import Responder
+from dovetail.runtime.session import cluster_backend
 from dovetail.runtime.transport.event_loop import EventLoop
 from dovetail.runtime.transport.peer import HANDSHAKE
+from dovetail.runtime.wire.messages import Message
 from dovetail.runtime.wire.schema import KINDS
 
 
@@ -28,6 +35,42 @@ def test_a_server_handles_every_kind_that_is_sent_to_it_but_answers() -> None:
         assert handled - sent == of_workers | {f"collective_{event}" for event in ("join", "counted", "alive")}
     finally:
         server.stop()
+
+
+def test_replies_take_the_connections_that_the_table_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers go back to the peer that has asked, all else to the address of a task."""
+    kinds: dict[str, set[str]] = {"reply": set(), "send": set(), "tell": set()}
+
+    def note(name: str) -> Callable[..., None]:
+        method = getattr(Responder, name)
+
+        def noted(self: Responder, to: Any, message: Message) -> None:
+            kinds[name].add(message.kind)
+            method(self, to, message)
+
+        return noted
+
+    for name in kinds:
+        monkeypatch.setattr(Responder, name, note(name))
+    # As if the client were another process.
+    monkeypatch.setattr(cluster_backend, "find_colocated", lambda address, incarnation: None)
+    monkeypatch.setenv("DOVETAIL_ONE_SIDED_READS", "0")
+    pair = Pair()
+    try:
+        with dt.Graph().as_default():
+            with dt.device(PS):
+                v = dt.get_variable("v", [2], initializer=dt.ones_initializer())
+            with dt.device(WORKER):
+                y = v + 1.0
+            with pair.session() as session:
+                session.run(dt.global_variables_initializer())
+                assert session.run(y).tolist() == [2.0, 2.0]
+    finally:
+        pair.close()
+    assert {"devices", "session_created", "registered", "done"} <= kinds["reply"]
+    assert kinds["send"] | kinds["tell"] >= {"tensors", "forget_session"}
+    assert all(KINDS[kind].is_back for kind in kinds["reply"])
+    assert not any(KINDS[kind].is_back for kind in kinds["send"] | kinds["tell"])
 
 
 def test_a_server_can_answer_the_first_message(monkeypatch: pytest.MonkeyPatch) -> None:
