@@ -40,7 +40,7 @@ ASK_S: Final = 1.0  # between two questions about the same overdue tensor
 CONFIRM_S: Final = 0.2
 """Between two reports of the same loss, at least: a task that could not answer for a while reports several times at once."""
 STUCK_LINK_S: Final = 5.0
-"""A link on which nothing leaves for so long is cut, at the earliest: the sender does not see how much of a chunk has left."""
+"""A link on which nothing leaves for so long is cut, at the earliest: the sender does not see how much of a chunk has arrived."""
 
 # Members of a collective (`rpc/failure_detection.py`).
 DEAF_S: Final = 2.0  # a member that hears nothing of us for so long is cut off from us

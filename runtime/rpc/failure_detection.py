@@ -24,9 +24,9 @@ whose step has waited for a tensor for `ASK_S` (or half the session's peer timeo
 - `accounted` comes on the connection of the tensors, behind them, and lists the sent channels. A tensor that is still missing when it is
   listed for the second time, `CONFIRM_S` later, is lost, and the step fails.
 - The link of the tensors may be cut while that of `coming` works: a firewall may block one direction. Then `accounted` does not
-  arrive either. So `coming` also lists the sent channels, and counts the bytes that have left for the asking task. If a sent tensor
-  does not arrive, and no byte leaves, for the peer timeout (at least `STUCK_LINK_S`), the link is cut and the step fails. A large
-  tensor on a slow link does not fail: its bytes leave.
+  arrive either. So `coming` also lists the sent channels, and has a number that grows while bytes move to the asking task. If a sent
+  tensor does not arrive, and the number stays, for the peer timeout (at least `STUCK_LINK_S`), the link is cut and the step fails. A
+  large tensor on a slow link does not fail: its bytes leave a stream, and over ZeroMQ the asking task acknowledges its chunks.
 
 Why twice: a tensor counts as sent a moment before the thread of the connection gets it. A cut is confirmed twice as well: a task that
 was stopped for a while reads old replies first, and the tensors a moment later.
