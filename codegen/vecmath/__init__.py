@@ -71,6 +71,7 @@ from .intrinsics import (
     fmaximum,
     fminimum,
     fused,
+    inner,
     larger,
     rint,
     select,

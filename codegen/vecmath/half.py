@@ -10,18 +10,17 @@ arithmetic that all machines have is used (F. Giesen, "Half to float done quic" 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from .intrinsics import bits32, f32, f64, fabs, i32, of_bits32, select
+from .intrinsics import bits32, f32, f64, fabs, i32, inner, of_bits32, select
 
 
-@njit(forceinline=True, no_cpython_wrapper=True)
+@inner(forceinline=True)
 def from_bfloat16(x):
     """The float32 whose upper half these bits are."""
     return of_bits32(i32(i32(x) << i32(16)))
 
 
-@njit(forceinline=True, no_cpython_wrapper=True)
+@inner(forceinline=True)
 def to_bfloat16(x):
     """The bits of the nearest bfloat16."""
     bits = bits32(x)
@@ -29,7 +28,7 @@ def to_bfloat16(x):
     return np.uint16(i32(select(x != x, i32(0x7FC00000), rounded) >> i32(16)) & i32(0xFFFF))
 
 
-@njit(forceinline=True, no_cpython_wrapper=True)
+@inner(forceinline=True)
 def from_float16(x):
     """The float32 that is the float16 of these bits."""
     bits = i32(x)
@@ -40,7 +39,7 @@ def from_float16(x):
     return of_bits32(i32(number | i32(i32(bits & i32(0x8000)) << i32(16))))
 
 
-@njit(forceinline=True, no_cpython_wrapper=True)
+@inner(forceinline=True)
 def towards_odd(x):
     """A float64 as one of the two float32 next to it, the odd one: rounded once more, it becomes what x itself would."""
     near = f32(x)
@@ -49,7 +48,7 @@ def towards_odd(x):
     return of_bits32(select(f64(near) == x, bits, i32(bits | i32(1))))
 
 
-@njit(forceinline=True, no_cpython_wrapper=True)
+@inner(forceinline=True)
 def to_float16(x):
     """The bits of the nearest float16."""
     bits = bits32(x)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import llvmlite.binding
@@ -17,8 +18,12 @@ from numba.extending import intrinsic
 f32, f64, i32, i64 = np.float32, np.float64, np.int32, np.int64
 
 
+inner = partial(njit, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+"""`njit` for what only compiled code calls: Numba's wrappers for other callers would take a tenth of the time to compile."""
+
+
 def vectorisable(function: Callable[..., Any]) -> Any:
-    return njit(fastmath={"contract"}, forceinline=True, no_cpython_wrapper=True, error_model="numpy")(function)
+    return inner(fastmath={"contract"}, forceinline=True, error_model="numpy")(function)
 
 
 # --- functions -------------------------------------------------------------------------------------------------------

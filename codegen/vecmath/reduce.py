@@ -7,21 +7,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
-from .intrinsics import CAN_FUSE, f32, f64, fused
+from .intrinsics import CAN_FUSE, f32, f64, fused, inner
 
 # --- sums ------------------------------------------------------------------------------------------------------------
 # A sum is vectorised by adding in another order. Only this one addition allows that; the rest of a kernel keeps its order.
 
 
-@njit(fastmath={"reassoc", "nsz"}, forceinline=True, no_cpython_wrapper=True)
+@inner(fastmath={"reassoc", "nsz"}, forceinline=True)
 def accumulate(total, x):
     """total + x, in any order."""
     return total + x
 
 
-@njit(fastmath={"reassoc", "nsz"}, forceinline=True, no_cpython_wrapper=True)
+@inner(fastmath={"reassoc", "nsz"}, forceinline=True)
 def accumulate_product(total, x):
     """total * x, in any order."""
     return total * x
@@ -43,7 +41,7 @@ def _part_of(number: Any, least: float, most: float) -> Any:
         return x / total
 
     made = part_of if CAN_FUSE else divided
-    return njit(forceinline=True, no_cpython_wrapper=True, error_model="numpy")(made)
+    return inner(forceinline=True, error_model="numpy")(made)
 
 
 part_of32, part_of64 = _part_of(f32, 2.0**-60, 2.0**60), _part_of(f64, 2.0**-500, 2.0**500)

@@ -79,4 +79,4 @@ def _compiled(name: str, signature: Signature, dtype: str) -> str:
     kinds["n"] = "types.Array(types.int64, 1, 'C', readonly=True)"
     types = [kinds.get(a, "types.intp") for a in arguments]
     types += [f"types.UniTuple(types.intp, {n})" for n in tuples] + ["types.intp"] * 2
-    return f"njit(types.void({', '.join(types)}), nogil=True, error_model='numpy', cache=True)({name})"
+    return f"njit(types.void({', '.join(types)}), nogil=True, no_cfunc_wrapper=True, error_model='numpy', cache=True)({name})"

@@ -47,7 +47,7 @@ PARTS = -2
 PART = 1 << 16
 """Elements of such a piece; a constant, so that a result does not depend on the number of threads."""
 
-HEADER = '@njit(SIGNATURE, nogil=True, error_model="numpy", cache=True)\ndef kernel('
+HEADER = '@njit(SIGNATURE, nogil=True, no_cfunc_wrapper=True, error_model="numpy", cache=True)\ndef kernel('
 """How the function in a kernel's text begins."""
 
 

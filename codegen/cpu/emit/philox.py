@@ -13,7 +13,6 @@ elements along the last axis is made at once, as vectors, into memory of the ker
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from ....graph.core import philox
 from ... import vecmath as m
@@ -24,8 +23,8 @@ LOW, HALF = u64(0xFFFFFFFF), u64(32)
 MARGIN = 8
 """Elements that a piece needs beyond its count: whole counters at both ends."""
 
-_inlined = njit(forceinline=True, no_cpython_wrapper=True, error_model="numpy")
-_apart = njit(no_cpython_wrapper=True, error_model="numpy", nogil=True)
+_inlined = m.inner(forceinline=True, error_model="numpy")
+_apart = m.inner(error_model="numpy", nogil=True)
 
 
 _scrambled = _inlined(philox.scrambled)

@@ -45,7 +45,7 @@ LOOKS = 20_000  # at how many units are finished, some 50 microseconds: a unit t
 NR32, NR64 = NR["float32"], NR["float64"]
 
 
-@njit(error_model="numpy")
+@m.inner(error_model="numpy")
 def next_unit(counters, thread, units):
     """The next unit to work on, or -1: the next one of this thread's part, then the last ones of other parts (work stealing)."""
     threads = counters.size // LINE - 1
@@ -59,7 +59,7 @@ def next_unit(counters, thread, units):
     return -1
 
 
-@njit(error_model="numpy")
+@m.inner(error_model="numpy")
 def wait(counters, units):
     """Spin for a while until all units are finished."""
     looks = 0
@@ -70,7 +70,7 @@ def wait(counters, units):
 # --- packing -----------------------------------------------------------------------------------------------------------
 
 
-@njit(error_model="numpy")
+@m.inner(error_model="numpy")
 def lay_out_rows(x, block, at, jump, high, steps, apart):
     """Pack rows that are contiguous across the summed axis: MR of them interleaved, groups of these `apart`. jump: to the next step."""
     whole = high // MR
@@ -86,7 +86,7 @@ def lay_out_rows(x, block, at, jump, high, steps, apart):
             m.store(block, 0, whole * apart + k * MR + j, m.load(x, 1, at + whole * MR + j + k * jump))
 
 
-@njit(error_model="numpy")
+@m.inner(error_model="numpy")
 def lay_out_panels(x, panel, at, jumps, columns, begin, steps, every, lanes):
     """Pack steps, from step `begin` on, of panels of the second factor that have `every` steps. jumps: to the next step, column."""
     whole, apart = columns // lanes, lanes * every
@@ -117,7 +117,7 @@ def lay_out_panels(x, panel, at, jumps, columns, begin, steps, every, lanes):
                 m.store(panel, 0, to + k * wide + j, x.dtype.type(0))
 
 
-@njit(error_model="numpy", inline="always")
+@m.inner(error_model="numpy", inline="always")
 def lay_out_taps(w, panels, at, w_jumps, taps, first, steps, columns, lanes):
     """So many steps, from `first` on, of panels. taps: how many rows, columns and channels a filter has; `at`: its first number."""
     done = 0
@@ -129,7 +129,7 @@ def lay_out_taps(w, panels, at, w_jumps, taps, first, steps, columns, lanes):
         done += count
 
 
-@njit(error_model="numpy")
+@m.inner(error_model="numpy")
 def copy_line(x, slab, to, at, jump, begin, end, columns, group, number):
     """`number` channels of each column of a line, `group` apart; those from `begin` to `end` are the image's, others are zeros."""
     for i in range(begin * group):
@@ -148,7 +148,7 @@ def copy_line(x, slab, to, at, jump, begin, end, columns, group, number):
         m.store(slab, 1, to + i, x.dtype.type(0))
 
 
-@njit(error_model="numpy")
+@m.inner(error_model="numpy")
 def copy_seen(x, slab, begins, image, jumps, first, seen, channels, pixels):
     """What the windows of a box see, in groups of channels: `[group, image, row, column, channel]`, with zeros beyond the image.
 
@@ -171,7 +171,7 @@ def copy_seen(x, slab, begins, image, jumps, first, seen, channels, pixels):
 # Each element of the matrix is read once, in place: a tile of several rows would pack the matrix, and compute rows that do not exist.
 
 
-@njit(error_model="numpy")
+@m.inner(error_model="numpy")
 def row_by_matrix(x, at, jump, b, source, row_jump, columns, steps, out, to):
     """out[to + j] = sum over k < steps of x[at + k * jump] * b[source + k * row_jump + j], for j < columns: each sum is one chain."""
     m.wide_vectors()
@@ -195,7 +195,7 @@ def row_by_matrix(x, at, jump, b, source, row_jump, columns, steps, out, to):
             m.store(out, 0, to + j, m.fused(m.load(x, 1, of), m.load(b, 2, row + j), m.load(out, 0, to + j)))
 
 
-@njit(error_model="numpy")
+@m.inner(error_model="numpy")
 def matrix_by_column(a, at, row_jump, rows, steps, x, source, out, to):
     """out[to + i] = sum over k < steps of a[at + i * row_jump + k] * x[source + k], for i < rows: four sums at a time, of vectors."""
     m.wide_vectors()
@@ -225,7 +225,7 @@ def matrix_by_column(a, at, row_jump, rows, steps, x, source, out, to):
 # --- contractions ------------------------------------------------------------------------------------------------------
 
 
-@njit(error_model="numpy")
+@m.inner(error_model="numpy")
 def tiles(x, rows, steps, panels, width, out, to, places, count, more):
     """out[to + places[i] + j] (+)= sum over k of x[rows[i] + steps[k]] * panels[k, j], for i < count and j < width."""
     lanes = NR32 if x.itemsize == 4 else NR64
@@ -239,7 +239,7 @@ def tiles(x, rows, steps, panels, width, out, to, places, count, more):
                 half_table_tile(x, rows, steps, panels, at, out, to + j, places, i, high, own, steps.size, more)
 
 
-@njit(error_model="numpy")
+@m.inner(error_model="numpy")
 def place_of(matrix, counts, jumps):
     """Where a matrix begins: `counts` and `jumps` of the axes of the stack."""
     return (

@@ -16,13 +16,13 @@ from dovetail.codegen import vecmath as m
 BLOCK = 64
 
 
-@njit(error_model="numpy")
+@m.inner(error_model="numpy")
 def is_before(x, y):
     """Whether a number is larger; one that is no number is larger than all that are."""
     return x > y or (x != x and y == y)
 
 
-@njit(error_model="numpy")
+@m.inner(error_model="numpy")
 def join(x, place, values, places, first, count):
     """Insert a number into a sorted list, after equal ones; the last one is dropped."""
     at = first + count - 1

@@ -21,6 +21,7 @@ they read from. A byte too many only makes a helper look once in vain.
 import numpy as np
 from numba import njit
 
+from dovetail.codegen import vecmath as m
 from dovetail.codegen.cpu.native import table as t
 from dovetail.codegen.cpu.native.machine import (
     address_of_element,
@@ -42,7 +43,7 @@ from dovetail.codegen.cpu.work_ranges import FINISHED, LINE
 _WORDS, _NUMBER = "int64[::1]", "int64"
 
 
-@njit(f"void({_NUMBER})", error_model="numpy")
+@m.inner(f"void({_NUMBER})", error_model="numpy")
 def rest(i):
     """The i-th pause of a spinning thread; now and then it yields the core."""
     pause()
@@ -50,7 +51,7 @@ def rest(i):
         give_way()
 
 
-@njit(f"void({_WORDS}, {_NUMBER}, {_NUMBER})", error_model="numpy")
+@m.inner(f"void({_WORDS}, {_NUMBER}, {_NUMBER})", error_model="numpy")
 def share(memory, board, thread):
     """A share of a board's launch: units, or ranges, that no thread has taken."""
     record = board + t.RECORD
@@ -74,7 +75,7 @@ def share(memory, board, thread):
             return
 
 
-@njit(f"void({_WORDS}, {_NUMBER})", error_model="numpy", nogil=True, cache=True)
+@njit(f"void({_WORDS}, {_NUMBER})", error_model="numpy", nogil=True, no_cfunc_wrapper=True, cache=True)
 def serve(memory, size):
     """The loop of a helper, which never ends: shares of the boards' launches. A board has `size` words.
 
@@ -117,7 +118,7 @@ def serve(memory, size):
             sleep(1000)
 
 
-@njit(f"void({_WORDS}, {_NUMBER})", error_model="numpy")
+@m.inner(f"void({_WORDS}, {_NUMBER})", error_model="numpy")
 def wake(memory, count):
     """Wake up to that many helpers."""
     while count > 0 and count_now(memory, t.SLEEPING) > 0:
@@ -128,7 +129,7 @@ def wake(memory, count):
         count -= 1
 
 
-@njit(f"int64({_WORDS}, {_NUMBER}, {_WORDS}, {_NUMBER})", error_model="numpy")
+@m.inner(f"int64({_WORDS}, {_NUMBER}, {_WORDS}, {_NUMBER})", error_model="numpy")
 def shared(table, at, memory, board):
     """Share a record with the helpers. 0: done; -1: nothing was done, since one is still busy with an earlier launch."""
     n, looks = 0, memory[t.LOOKS]
@@ -162,7 +163,7 @@ def shared(table, at, memory, board):
     return count_now(memory, board + t.FAILED)
 
 
-@njit(f"int64({_WORDS}, {_WORDS}, {_NUMBER})", error_model="numpy", nogil=True, cache=True)
+@njit(f"int64({_WORDS}, {_WORDS}, {_NUMBER})", error_model="numpy", nogil=True, no_cfunc_wrapper=True, cache=True)
 def run(table, memory, board):
     """Run a table's records, with helpers if there is a board (not -1). 0: all succeeded."""
     at = status = 0
@@ -176,7 +177,7 @@ def run(table, memory, board):
     return status
 
 
-@njit(f"int64({_NUMBER}, {_WORDS}, {_WORDS})", error_model="numpy", cache=True)
+@njit(f"int64({_NUMBER}, {_WORDS}, {_WORDS})", error_model="numpy", no_cfunc_wrapper=True, cache=True)
 def begin(arrays, binding, table):
     """Write the addresses of the arrays of a run, a tuple at address `arrays`, into a table: see `table.binding`.
 
@@ -203,7 +204,7 @@ def begin(arrays, binding, table):
     return -1
 
 
-@njit(f"void({', '.join([_NUMBER] * 6)})", error_model="numpy", nogil=True, cache=True)
+@njit(f"void({', '.join([_NUMBER] * 6)})", error_model="numpy", nogil=True, no_cfunc_wrapper=True, cache=True)
 def assist(what, address, other, size, low, high):
     """What tables do themselves, called as kernels are: see `table.assistance`."""
     if what == t.COPY:
