@@ -166,11 +166,11 @@ class SharedMemoryExecutor:
             return self._coordinator.ask(by_message)
         try:
             if request.has_begun:
-                is_done = algorithm.resume(lambda: membership.error is not None)
+                buffer.set_notify(False)
             else:
                 request.has_begun = True
                 algorithm.start(buffer, request.key[1], label_of(request.signature))
-                is_done = algorithm.drive(lambda: membership.error is not None)
+            is_done = algorithm.drive(lambda: membership.error is not None)
         except BaseException as e:  # also KeyboardInterrupt: the other members must not wait for this one
             error = ended_early_error(self._service.task, request)
             if isinstance(e, OpError):

@@ -18,6 +18,7 @@ user open through /proc, and which is freed with the last process that maps it.
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import threading
 import weakref
@@ -174,14 +175,11 @@ class SharedBuffer:
             self._labels[parity] = label
             self.memory[at + _LABEL_HEAD : at + _LABEL_BYTES] = label
 
-    def read_label(self, rank: int) -> tuple[int, int, bytes]:
-        """A member's run, its free result areas as bits, and its signature. Valid once the member has staged data in this run."""
+    def read_label(self, rank: int) -> tuple[int, int, int, bytes]:
+        """A member's run, free result areas as bits, length and signature. Valid once the member has staged data in this run."""
         at = rank * _ROW + _LABELS + self.runs % 2 * _LABEL_BYTES
-        return self.words[at // 8], self.words[at // 8 + 1], bytes(self.memory[at + _LABEL_HEAD : at + _LABEL_BYTES])
-
-    def read_length(self, rank: int) -> int:
-        """The length of a member's value. Valid when its label is valid."""
-        return self.words[(rank * _ROW + _LABELS + self.runs % 2 * _LABEL_BYTES) // 8 + 2]
+        run, areas, length = (self.words[at // 8 + i] for i in range(3))
+        return run, areas, length, bytes(self.memory[at + _LABEL_HEAD : at + _LABEL_BYTES])
 
 
 @lru_cache(1_000)
@@ -217,8 +215,8 @@ def open_buffer(memory: CollectiveMemory | None, size: int, numbers: Sequence[in
     return None if found is None else (found, layout)
 
 
-_made = 0  # bytes of this process's live buffers
-_lock = threading.RLock()  # reentrant: a mapping may be freed at any time, also during counting
+_made: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()  # of this process's live buffers
+_lock = threading.Lock()
 
 
 class CollectiveMemory:
@@ -236,15 +234,15 @@ class CollectiveMemory:
 
         None: there is no room; the limit is DOVETAIL_SHARED_MEMORY_MB, separate from the pool's.
         """
-        if not is_available() or not _take(size):
-            return None
-        try:
-            segment = new_segment(-(-size // PAGE) * PAGE, 1)
-        except OSError:  # no descriptors or no memory left
-            _take(-size)
-            return None
+        with _lock:
+            if not is_available() or sum(map(len, _made)) + size > int(setting("DOVETAIL_SHARED_MEMORY_MB")) << 20:
+                return None
+            try:
+                segment = new_segment(-(-size // PAGE) * PAGE, 1)
+            except OSError:  # no descriptors or no memory left
+                return None
+            _made.add(segment.memory)
         whole = memoryview(segment.memory)
-        weakref.finalize(segment.memory, _take, -size)
         # Other processes open the file during the handshake. It stays open until the mapping is freed.
         weakref.finalize(segment.memory, os.close, segment.fd)
         reference = Reference(os.getpid(), segment.fd, segment.number, 0, PAGE)
@@ -259,13 +257,3 @@ class CollectiveMemory:
         except (MappingError, TypeError):
             return None
         return memoryview(memory)[PAGE : PAGE + size] if len(memory) >= PAGE + size else None
-
-
-def _take(size: int) -> bool:
-    """Add to the buffers' size. False: it would exceed the limit."""
-    global _made
-    with _lock:
-        if size > 0 and _made + size > int(setting("DOVETAIL_SHARED_MEMORY_MB")) << 20:
-            return False
-        _made += size
-        return True

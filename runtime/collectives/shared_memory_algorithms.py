@@ -23,7 +23,7 @@ A reduce-scatter is an all-reduce of which each member takes its rows. Broadcast
 others.
 
 A round may start when no member needs the former content of its staging area. So the other members' counters show a member its next
-possible step (`advance`). The ranks fix the order of additions, so all members get the same bits in each run.
+possible step (`expects`). The ranks fix the order of additions, so all members get the same bits in each run.
 
 A result area is in use as long as any member has an array over it. With each run, every member publishes the areas that it has
 released, and the first one that all have released is used.
@@ -88,12 +88,6 @@ class SharedMemoryAllReduce:
         share = buffer.layout.staging_bytes // buffer.size // LINE * LINE  # of each rank, in whole cache lines
         return max(1, share // self._value.dtype.itemsize) * buffer.size
 
-    def resume(self, stop: Callable[[], bool]) -> bool:
-        """As `drive`, after it returned False."""
-        assert self._buffer is not None
-        self._buffer.set_notify(False)
-        return self.drive(stop)
-
     def drive(self, stop: Callable[[], bool]) -> bool:
         """Run until it is done, `stop` returns True, or no member makes progress for `PATIENCE_S`. Returns whether it is done.
 
@@ -105,7 +99,8 @@ class SharedMemoryAllReduce:
         buffer = self._buffer
         assert buffer is not None
         while True:
-            self.advance()
+            while not self.is_done and self._step():
+                pass
             if self.is_done:
                 return True
             if stop():
@@ -134,11 +129,6 @@ class SharedMemoryAllReduce:
                 return False
             time.sleep(POLL_S)
         return True
-
-    def advance(self) -> None:
-        """Do all steps that are possible now."""
-        while not self.is_done and self._step():
-            pass
 
     def is_ready(self) -> bool:
         return not self.expects()
@@ -183,7 +173,7 @@ class SharedMemoryAllReduce:
 
     def _compare(self, buffer: SharedBuffer) -> None:
         """Check that all members run the same collective, and choose where the result goes."""
-        free = self._check_labels(buffer)
+        free, _ = self._check_labels(buffer)
         if self._flat:
             return
         self._common = free > 0 and self._value.nbytes <= buffer.layout.area_bytes
@@ -192,16 +182,17 @@ class SharedMemoryAllReduce:
         else:
             self._out = buffers.empty((self._value.size,), self._value.dtype)
 
-    def _check_labels(self, buffer: SharedBuffer) -> int:
-        """Check that all members run the same collective. Returns the result areas that all have released, as bits."""
-        mine = self._run, self._label
+    def _check_labels(self, buffer: SharedBuffer) -> tuple[int, list[int]]:
+        """Check that all members run the same collective. Returns the result areas that all have released, as bits, and their lengths."""
+        mine, lengths = (self._run, self._label), []
         free = -1
         for r in range(buffer.size):
-            run, areas, label = buffer.read_label(r)
+            run, areas, length, label = buffer.read_label(r)
+            lengths.append(length)
             free &= areas
             if (run, label) != mine:
                 raise invalid(_mismatch(buffer.rank, mine, r, (run, label)))
-        return free
+        return free, lengths
 
     def _bounds(self, number: int) -> list[int]:
         """The bounds of the ranks' shares of a round, in elements of the value."""
@@ -311,8 +302,8 @@ class SharedMemoryGather(SharedMemoryAllReduce):
         return max(1, buffer.layout.staging_bytes // self._value.dtype.itemsize)
 
     def _compare(self, buffer: SharedBuffer) -> None:
-        self._check_labels(buffer)
-        rows, inner = [buffer.read_length(r) for r in range(buffer.size)], math.prod(self._shape[1:])
+        _, rows = self._check_labels(buffer)
+        inner = math.prod(self._shape[1:])
         self._starts = [sum(rows[:r]) * inner for r in range(buffer.size + 1)]
         self._end = self._begin + max(1, -(-max(rows) * inner // self._per_round))
         self._out = buffers.empty((self._starts[-1],), self._value.dtype)

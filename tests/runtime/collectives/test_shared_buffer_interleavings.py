@@ -85,7 +85,9 @@ class World:
             self.turns.point(lambda: self.told[rank])
             self.turns.saw("told")
             self.told[rank] = False
-            is_done = algorithm.look() and algorithm.resume(lambda: False)
+            if algorithm.look():
+                self.buffers[rank].set_notify(False)
+                is_done = algorithm.drive(lambda: False)
         return algorithm.result
 
 
