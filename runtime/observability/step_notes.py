@@ -43,9 +43,6 @@ class Offset(NamedTuple):
 SAME = Offset(0, 0)
 """The client's own clock."""
 
-UNKNOWN = Offset(0, -1)
-"""The offset of a task without an answer: its times are shown as they are."""
-
 
 class CallNote(NamedTuple):
     """One instruction of a program, recorded once however often it runs."""
@@ -220,7 +217,7 @@ class Gathered:
     began: int = dataclasses.field(default_factory=clock)
     ended: int = 0
     epoch_ns: int = dataclasses.field(default_factory=time.time_ns)
-    offsets: dict[str, Offset] = dataclasses.field(default_factory=dict)
+    offsets: dict[str, Offset | None] = dataclasses.field(default_factory=dict)
     notes: dict[str, Notes] = dataclasses.field(default_factory=dict)
 
     def begin(self) -> None:

@@ -28,15 +28,15 @@ from ...placer.simulate import Span, Timeline, Transfer as Travel
 from ..transport.client import Connections
 from ..wire.messages import ChannelKey, Message
 from ..wire.schema import WireError
-from .step_notes import SAME, UNKNOWN, Gathered, Offset, SendNote, clock
+from .step_notes import SAME, Gathered, Offset, SendNote, clock
 from .timeline import RECEIVED, DeviceStepStats, NodeExecStats, StepStats, Timeline as ChromeTimeline
 
 ROUNDS = 8  # round trips to each task
 ROUND_S = 0.25  # after a round trip longer than this, a task is not asked again
 
 
-def offset_of(connections: Connections, address: str) -> Offset:
-    """The clock offset of a task. Other messages that arrive meanwhile are dropped."""
+def offset_of(connections: Connections, address: str) -> Offset | None:
+    """The clock offset of a task; None: it does not answer, and its times are shown as they are. Other messages are dropped."""
     tried: list[tuple[int, int]] = []  # round trip, offset
     while len(tried) < ROUNDS:
         number, asked, shown = len(tried) + 1, clock(), None
@@ -52,7 +52,7 @@ def offset_of(connections: Connections, address: str) -> Offset:
         if shown is None:
             break
         tried.append((heard - asked, shown - (asked + heard) // 2))
-    return settled(*min(tried)) if tried else UNKNOWN
+    return settled(*min(tried)) if tried else None
 
 
 def settled(round_trip_ns: int, offset_ns: int) -> Offset:
@@ -288,8 +288,8 @@ def traced(gathered: Gathered, plan: Plan) -> Trace:
     arrivals: dict[ChannelKey, float] = {}
     for task, notes in gathered.notes.items():
         offset = gathered.offsets.get(task, SAME)
-        seconds = _clock_of(gathered.began + offset.ns)
-        unsure = None if offset == UNKNOWN else offset.uncertainty_ns / 1e9
+        seconds = _clock_of(gathered.began + (offset or SAME).ns)
+        unsure = None if offset is None else offset.uncertainty_ns / 1e9
         parts.append(TaskPart(task, seconds(notes.began), seconds(notes.ended), unsure))
         for k in notes.kernels:
             kernels.append(Kernel(*notes.calls[k.call], seconds(k.start), seconds(k.finish), k.thread, k.bytes))

@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from operator import itemgetter
 from statistics import median
@@ -183,7 +184,7 @@ def profile(session: Session, fetches: Any, feed_dict: Mapping[Any, Any] | None 
 
 def profile_of(traces: list[Trace]) -> Profile:
     plan = traces[0].plan
-    shares = _shares(plan)
+    shares = partial(_share, plan)
     taken: dict[tuple[str, str], list[float]] = defaultdict(list)
     # Tasks -> value and receiver -> (bytes, seconds) of the fastest transfer: others may have waited for values in the same message.
     crossed: dict[tuple[str, str], dict[tuple[str, str], tuple[float, float]]] = defaultdict(dict)
@@ -227,13 +228,9 @@ def _at_work(traces: list[Trace]) -> dict[str, float]:
     return {device: median([*seconds, *[0.0] * (len(traces) - len(seconds))]) for device, seconds in found.items()}
 
 
-def _shares(plan: Plan) -> Callable[[str], float]:
-    """A function: name of a node -> its analytic seconds on a common processor, by which a fused kernel's time is divided."""
-
-    def share(name: str) -> float:
-        if name not in plan.graph:
-            return 0.0
-        flops, moved = plan.sizes.cost(plan.graph.get_operation_by_name(name))
-        return max(flops / TYPICAL_CPU.rates[0], moved / TYPICAL_CPU.bandwidth)
-
-    return share
+def _share(plan: Plan, name: str) -> float:
+    """Analytic seconds of a node on a common processor, by which a fused kernel's time is divided."""
+    if name not in plan.graph:
+        return 0.0
+    flops, moved = plan.sizes.cost(plan.graph.get_operation_by_name(name))
+    return max(flops / TYPICAL_CPU.rates[0], moved / TYPICAL_CPU.bandwidth)

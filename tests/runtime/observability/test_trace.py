@@ -16,7 +16,6 @@ from dovetail.placer.render.timeline import time_text
 from dovetail.placer.simulate import Span, Transfer as Travel
 from dovetail.runtime.observability import trace as clocks
 from dovetail.runtime.observability.step_notes import (
-    UNKNOWN,
     ArrivalNote,
     CallNote,
     Gathered,
@@ -268,11 +267,11 @@ def test_the_offset_of_a_clock_is_found_within_half_a_round_trip(monkeypatch: py
     hour = 3_600_000_000_000
     for skew in (hour, -hour):
         found = clocks.offset_of(_Skewed(skew, 1_000_000), "here:1")  # type: ignore[arg-type]
-        assert found.uncertainty_ns > 0 and abs(found.ns - skew) <= found.uncertainty_ns
+        assert found is not None and found.uncertainty_ns > 0 and abs(found.ns - skew) <= found.uncertainty_ns
     assert clocks.offset_of(_Skewed(0, 1_000_000), "here:1") == Offset(0, 0)  # type: ignore[arg-type]
     monkeypatch.setattr(clocks, "ROUND_S", 0.01)
     silent = _Skewed(0, silent=True)
-    assert clocks.offset_of(silent, "here:1") == UNKNOWN  # type: ignore[arg-type]
+    assert clocks.offset_of(silent, "here:1") is None  # type: ignore[arg-type]
     assert silent.asked == [1]  # who does not answer is not asked again
 
 
@@ -286,7 +285,7 @@ def test_notes_of_tasks_with_clocks_far_apart_become_one_timeline() -> None:
     a, b = channel.source, channel.destination
     far = 10**15
     gathered = Gathered(began=1000, ended=9000, epoch_ns=0)
-    gathered.offsets = {"/job:a": Offset(far, 20), "/job:b": UNKNOWN}
+    gathered.offsets = {"/job:a": Offset(far, 20), "/job:b": None}
     gathered.notes = {
         "/job:a": Notes(
             far + 1100, far + 4000, [CallNote(a, "x", "Exp", ())], [KernelNote(0, far + 2000, far + 3000, 0, 8)],
