@@ -18,7 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import get_ident
 from typing import Any, TypeAlias
@@ -169,8 +169,6 @@ class ClusterBackend(Backend):
 
     def close(self) -> None:
         """A master that has ended is no error: its sessions have ended too."""
-        if self._closed:
-            return
         self._closed = True
         with contextlib.suppress(OpError):
             self._call(Message("close_session", {"session": self._handle}), CLOSE_S)
@@ -215,75 +213,75 @@ ColocatedPart: TypeAlias = tuple[Worker, str, TaskPart]
 _Outcomes: TypeAlias = deque[tuple[str, Outcome, Recorder | None]]
 
 
+@dataclass(slots=True)
 class StepCall:
     """One step.
 
-    Args:
+    Attributes:
         connections: the connections, which only this step uses.
         remote: the parts in other processes, by address.
-        colocated: the parts in this process, by task.
+        colocated: the parts in this process that have not ended, by task.
         peer_timeout_s: seconds of silence after which a task counts as dead.
         limit_s: seconds after which the step fails; None: no limit.
         gathered: collects the trace of a traced step; None: it is not traced.
         is_closed: whether the session is closed. Its master tells the tasks, unless it has ended.
+        values: the values of fetches that have come, by name.
+        outcomes: of colocated parts, from whichever threads end them.
     """
 
-    __slots__ = (
-        "_colocated", "_connections", "_gathered", "_is_closed", "_number", "_outcomes", "_pending", "_remote", "_values",
-    )  # fmt: skip
+    connections: Connections
+    number: int
+    remote: dict[str, TaskPart]
+    colocated: dict[str, ColocatedPart]
+    peer_timeout_s: float
+    limit_s: float | None
+    gathered: Gathered | None
+    is_closed: Callable[[], bool]
+    values: dict[str, Any] = field(default_factory=dict)
+    outcomes: _Outcomes = field(default_factory=deque)
+    pending: PendingReplies = field(init=False)
 
-    def __init__(
-        self, connections: Connections, number: int, remote: dict[str, TaskPart], colocated: dict[str, ColocatedPart],
-        peer_timeout_s: float, limit_s: float | None, gathered: Gathered | None,
-        is_closed: Callable[[], bool],
-    ) -> None:  # fmt: skip
-        self._is_closed = is_closed
-        self._connections = connections
-        self._number = number
-        self._remote = remote
-        self._colocated = colocated  # the colocated parts that have not ended
-        self._gathered = gathered
-        self._values: dict[str, Any] = {}
-        self._outcomes: _Outcomes = deque()  # of colocated parts, from whichever threads end them
-        tasks = {address: part.task for address, part in remote.items()}
-        self._pending = PendingReplies(
-            tasks, peer_timeout_s, limit_s, "step", {address: part.incarnation for address, part in remote.items()}, number,
-            partial(_waits_of, number, colocated, self._outcomes) if colocated else tuple,
-        )  # fmt: skip
+    def __post_init__(self) -> None:
+        tasks = {address: part.task for address, part in self.remote.items()}
+        incarnations = {address: part.incarnation for address, part in self.remote.items()}
+        waits = partial(_waits_of, self.number, self.colocated, self.outcomes) if self.colocated else tuple
+        self.pending = PendingReplies(
+            tasks, self.peer_timeout_s, self.limit_s, "step", incarnations, self.number, waits
+        )
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run the step, and return the values of its fetches by name. OpError: it failed, and was aborted on all tasks."""
         try:
             self._start(feeds)
-            while self._pending.owing or self._colocated:
-                if self._outcomes:
+            while self.pending.owing or self.colocated:
+                if self.outcomes:
                     self._take_outcome()
                     continue
-                messages = self._pending.messages(self._connections)
-                if not messages and self._is_closed():
+                messages = self.pending.messages(self.connections)
+                if not messages and self.is_closed():
                     raise closed()
                 for address, reply in messages:
-                    if reply.fields.get("request") == self._number and address in self._pending.owing:
+                    if reply.fields.get("request") == self.number and address in self.pending.owing:
                         self._take(address, reply)
         except BaseException as e:  # also Ctrl-C: anything that ends the wait must abort the step on all tasks
             self._abort(e)
             raise
-        return self._values
+        return self.values
 
     def _start(self, feeds: Mapping[str, Any]) -> None:
         """Send the `run` messages, and start the parts in this process."""
-        number = self._number
-        for address, part in self._remote.items():
+        number = self.number
+        for address, part in self.remote.items():
             fields = {"request": number, "step": number, "program": part.program, "feeds": part.feeds}
-            if self._gathered is not None:
+            if self.gathered is not None:
                 fields["trace"] = True
             message = Message("run", fields, tuple([feeds[n] for n in part.feeds]))
-            self._pending.send(self._connections, address, message)
-        if not self._colocated:
+            self.pending.send(self.connections, address, message)
+        if not self.colocated:
             return
-        outcomes, wake, this_thread = self._outcomes, self._connections.waker(), get_ident()
-        for worker, _, part in list(self._colocated.values()):
-            recorder = None if self._gathered is None else Recorder()
+        outcomes, wake, this_thread = self.outcomes, self.connections.waker(), get_ident()
+        for worker, _, part in list(self.colocated.values()):
+            recorder = None if self.gathered is None else Recorder()
 
             def finish(result: Outcome, task: str = part.task, recorder: Recorder | None = recorder) -> None:
                 outcomes.append((task, result, recorder))
@@ -295,38 +293,38 @@ class StepCall:
 
     def _take_outcome(self) -> None:
         """Handle the end of a part in this process: its fetched values, its trace, or the error that ends the step."""
-        task, result, recorder = self._outcomes.popleft()
-        del self._colocated[task]
-        if self._gathered is not None and recorder is not None:
-            self._gathered.add(task, recorder.finished())
+        task, result, recorder = self.outcomes.popleft()
+        del self.colocated[task]
+        if self.gathered is not None and recorder is not None:
+            self.gathered.add(task, recorder.finished())
         if isinstance(result, OpError):
             raise from_task(result, result.task or task)
-        self._values.update(result)
+        self.values.update(result)
 
     def _take(self, address: str, reply: Message) -> None:
         """Handle a task's answer: its fetched values, its trace, or the error that ends the step."""
         if reply.kind == "done":
-            self._pending.settled(address)
+            self.pending.settled(address)
             for tensor in reply.tensors:
                 make_own(tensor)
-            self._values.update(zip(reply.fields["fetches"], reply.tensors, strict=True))
+            self.values.update(zip(reply.fields["fetches"], reply.tensors, strict=True))
         elif reply.kind == "error":
-            self._pending.settled(address)
+            self.pending.settled(address)
             raise error_of(reply)
-        elif reply.kind == "trace" and self._gathered is not None:
-            self._gathered.add(self._pending.owing[address], Notes.unpack(reply.fields["notes"]))
+        elif reply.kind == "trace" and self.gathered is not None:
+            self.gathered.add(self.pending.owing[address], Notes.unpack(reply.fields["notes"]))
 
     def _abort(self, error: BaseException) -> None:
         """Abort the step on the tasks that have not ended their parts."""
         reason = "The client was interrupted"
         if isinstance(error, OpError):
             reason = f"{type(error).__name__} in another part of the step: {error.summary}"
-        for worker, _, _ in self._colocated.values():
-            worker.abort(self._number, reason)
-        message = Message("abort", {"step": self._number, "code": "CANCELLED", "reason": reason})
-        for address in self._pending.owing:
+        for worker, _, _ in self.colocated.values():
+            worker.abort(self.number, reason)
+        message = Message("abort", {"step": self.number, "code": "CANCELLED", "reason": reason})
+        for address in self.pending.owing:
             with contextlib.suppress(OSError):  # an unreachable task has nothing to abort
-                self._connections.send(address, message)
+                self.connections.send(address, message)
 
 
 def _waits_of(

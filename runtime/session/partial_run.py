@@ -23,7 +23,7 @@ from ...graph.core.frames import Frames, Predicates
 from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.opdef import Trait
 from ...placer.partition.prune import needed
-from .fetches import Fetches, feed_value
+from .fetches import Fetches, feed_value, given_back
 
 Step = Callable[[Fetches, Mapping[str, Any]], Mapping[str, Any]]
 """Runs a step: takes the fetches and the feeds by tensor name; returns the values by name."""
@@ -55,11 +55,6 @@ class PartialRun:
         self._lock = threading.Lock()
 
     @property
-    def values(self) -> Iterable[Any]:
-        """What was fed or computed so far."""
-        return self._values.values()
-
-    @property
     def is_over(self) -> bool:
         """Whether everything has been fetched, or a step has failed."""
         return not self._left
@@ -89,7 +84,7 @@ class PartialRun:
             self._values = known | {self._tensor(name): value for name, value in found.items()}
             self._done.update(nodes)
             self._left -= fetched
-            return {name: found[name] for name in requested.tensors}
+            return given_back({name: found[name] for name in requested.tensors}, self._values.values())
 
     def _check(self, fetched: set[str], feeds: Mapping[str, Any]) -> None:
         for name in feeds:

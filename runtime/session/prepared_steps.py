@@ -33,7 +33,7 @@ from .fetches import Fetches, given_back
 if TYPE_CHECKING:
     from ..master.master import Signature, TaskPart
 
-SCHEMES = ("zmq://", "grpc://")  # the second is what TensorFlow's programs write; the wire is the same
+SCHEMES = ("zmq", "grpc")  # the second is what TensorFlow's programs write; the wire is the same
 
 
 def address_of(target: str) -> str:
@@ -42,9 +42,9 @@ def address_of(target: str) -> str:
     Raises:
         NotFoundError: the target has another form.
     """
-    for scheme in SCHEMES:
-        if target.startswith(scheme):
-            return target[len(scheme) :]
+    scheme, _, address = target.partition("://")
+    if address and scheme in SCHEMES:
+        return address
     raise NotFoundError.of(
         f"No session can be made for target {target!r}: use '' for this process, or a server's target, 'zmq://host:port'",
     )

@@ -26,7 +26,7 @@ from ...placer.partition.prune import needed
 from ...placer.plan import Plan
 from ..config import ConfigProto, RunMetadata, RunOptions, check_config
 from ..master import lowering as _kernels_of  # noqa: F401  registers the function that lists a plan's kernels
-from .fetches import Fetches, fed_tensor, feed_value, given_back, parse_feeds, parse_fetches
+from .fetches import Fetches, fed_tensor, feed_value, parse_feeds, parse_fetches
 from .partial_run import PartialRun
 from .prepared_steps import CLOSED, Backend, PreparedSteps, address_of
 
@@ -222,7 +222,7 @@ class Session:
         finally:
             if run.is_over:
                 self._partial_runs.pop(handle, None)
-        return parsed.rebuild(given_back(found, run.values))
+        return parsed.rebuild(found)
 
     # --- plans -----------------------------------------------------------------------------------------------------
 
