@@ -46,7 +46,7 @@ def load(system: str) -> Any:
 # --- programs, each gives a function that runs one step ------------------------------------------------------------------
 
 Run = Callable[[], Any]
-WORKER, PS = "/job:worker/task:0", "/job:ps/task:0"
+WORKER, PS, SECOND_PS = "/job:worker/task:0", "/job:ps/task:0", "/job:ps/task:1"
 
 
 def empty_step(tf: Any, target: str) -> Run:
@@ -133,6 +133,48 @@ def transfer(tf: Any, target: str, mib: float) -> Run:
     return session.make_callable(y, [x])
 
 
+def send(tf: Any, target: str, mib: float) -> Run:
+    """A result of so many MiB, from a worker to a ps."""
+    n = int(mib * 2**18)
+    with tf.device(WORKER):
+        x = tf.placeholder(tf.float32, [])
+        h = tf.sqrt(tf.fill([n], x) + 1.0)
+    with tf.device(PS):
+        return tf.Session(target).make_callable(h[0] + h[n - 1], [x])
+
+
+def constant_update(tf: Any, target: str) -> Run:
+    """A constant of the worker's, added to a scalar variable of a ps."""
+    with tf.device(PS):
+        v = tf.get_variable("v", [], initializer=tf.zeros_initializer())
+    with tf.device(WORKER):
+        rate = tf.constant(0.5)
+    with tf.device(PS):
+        x = tf.placeholder(tf.float32, [])
+        up = tf.assign_add(v, rate * x).op
+    session = tf.Session(target)
+    session.run(tf.global_variables_initializer())
+    return session.make_callable(up, [x])
+
+
+def grouped_updates(tf: Any, target: str) -> Run:
+    """Updates of variables of two ps, in a group on a worker; then a count on the first."""
+    x, updates = tf.placeholder(tf.float32, []), []
+    for i, ps in enumerate((PS, SECOND_PS)):
+        with tf.device(ps):
+            v = tf.get_variable(f"v{i}", [], initializer=tf.zeros_initializer())
+            updates.append(tf.assign_add(v, x))
+            if i == 0:
+                count = tf.get_variable("count", [], initializer=tf.zeros_initializer())
+    with tf.device(WORKER):
+        both = tf.group(*updates)
+    with tf.device(PS), tf.control_dependencies([both]):
+        counted = tf.assign_add(count, 1.0).op
+    session = tf.Session(target)
+    session.run(tf.global_variables_initializer())
+    return session.make_callable(counted, [x])
+
+
 def many_clients(tf: Any, target: str, clients: int, steps: int) -> Run:
     """So many sessions in threads of one process, each running an addition on the worker so many times."""
     with tf.device(WORKER):
@@ -175,7 +217,19 @@ def digits(
 
 PROGRAMS = {
     f.__name__: f
-    for f in (empty_step, variable_read, variable_update, ten_hops, many_tensors, early_send, transfer, many_clients)
+    for f in (
+        empty_step,
+        variable_read,
+        variable_update,
+        ten_hops,
+        many_tensors,
+        early_send,
+        transfer,
+        send,
+        constant_update,
+        grouped_updates,
+        many_clients,
+    )
 }
 
 

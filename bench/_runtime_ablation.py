@@ -30,11 +30,14 @@ STEPS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "empty step": ("empty_step", 200, {}),
     "variable read": ("variable_read", 150, {}),
     "variable update": ("variable_update", 150, {}),
+    "constant update": ("constant_update", 150, {}),
+    "grouped updates": ("grouped_updates", 60, {}),
     "ten hops": ("ten_hops", 40, {}),
     "early send": ("early_send", 20, {}),
     "many tensors": ("many_tensors", 20, {}),
     "transfer 1 MiB": ("transfer", 50, {"mib": 1}),
     "transfer 16 MiB": ("transfer", 10, {"mib": 16}),
+    "send 1 MiB": ("send", 50, {"mib": 1}),
     "64 clients": ("many_clients", 1, {"clients": 64, "steps": 5}),
 }
 """By name: the program, the steps of a batch, the program's parameters."""

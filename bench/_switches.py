@@ -5,6 +5,7 @@ servers and sessions; it replaces the few functions that the mechanism is reache
 """
 
 import importlib
+import math
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -107,6 +108,30 @@ MECHANISMS: dict[str, Callable[[], None] | dict[str, str]] = {
     # Small values are reduced in shares, too.
     "flat all-reduce": _without(f"{_ALGORITHMS}:FLAT_BYTES", 0),
     "gather in shared memory": _without("runtime.collectives.coordinator:SharedMemoryGather", lambda value: None),
+    # Members exchange messages, in which large values are lent.
+    "collectives in shared memory": _without("runtime.server.server:CollectiveMemory", lambda may_sleep: None),
+    # Both ends check and pack the whole header of each message.
+    "header templates": _without("runtime.wire.messages:_remember", lambda *_: None),
+    # Each tensor has a frame of its own.
+    "small tensors in headers": _without("runtime.wire.messages:INLINE_BYTES", -1),
+    "large tensors without a copy": partial(
+        _replace,
+        dict.fromkeys(("runtime.wire.tensors:BORROW_BYTES", "runtime.transport.zmq_links:BORROW_BYTES"), math.inf),
+    ),
+    # Results are made in memory of their own, and copied into shared memory when they are sent.
+    "send buffers": _without("codegen.options:_disabled", {"send buffers"}),
+    "replicated constants": partial(
+        _replace, {f"placer.partition.{name}:COPIED_BYTES": -1 for name in ("insert_channels", "one_sided_updates")}
+    ),
+    "control-edge reduction": partial(
+        _replace,
+        {f"placer.{name}:passed_over": lambda *_: {} for name in ("pipeline", "plan", "partition.one_sided_updates")},
+    ),
+    # The kernel reads and writes as much of a long message at once as it can; nor is there a low-water mark.
+    "pieces of long messages": partial(
+        _replace, {"runtime.transport.stream:_PIECE": 1 << 30, "runtime.transport.stream:_GATHERED": math.inf}
+    ),
+    "joined header and frame": _without("runtime.transport.stream:_JOINED", -1),
     # The kernel wakes the reader of a long message over TCP for each packet.
     "low-water mark of TCP streams": _without("runtime.transport.stream:Stream._gather", lambda self, least: None),
 }

@@ -6,8 +6,8 @@ machines` have the parameter servers in another network namespace than the rest;
 without. Rows beside Ray
 are missing where it is not installed; DOVETAIL_RAY_PYTHON names an interpreter that has it. The rows `over tcp` are measured without
 what only processes of one machine can do for each other: shared memory and streams. The rows `2 tasks` and so on are of clusters of so
-many processes, each with one addition of a step; there, registering a task's part takes 50 ms longer (`register` of DOVETAIL_FAULTS),
-and the peer column has what the first step of the same graph takes on one task: preparing must not take longer the more tasks there are.
+many processes, each with one addition of a step; there, registering a task's part takes 50 ms longer (`_slow_tasks.py`), and the peer
+column has what the first step of the same graph takes on one task: preparing must not take longer the more tasks there are.
 
 All of it takes about four minutes on two cores; training is in bench/training.py. `--only NAME` measures a part of it anew.
 """

@@ -88,7 +88,9 @@ PARTS = (
         "The same cluster with a [mechanism](concepts/architecture.md#transport-optimizations) and without it, at the same time: the "
         "fastest batch with it, and that times the median of the ratios. The rows *nothing* compare equal clusters: what they show "
         "is noise. A mechanism is kept if it saves 5 % in some program. Early send is a step whose two tasks compute after one has "
-        "sent a number to the other; many tensors are 64 rows of 256 numbers, sent one after the other; wide training is that of "
+        "sent a number to the other; many tensors are 64 rows of 256 numbers, sent one after the other; a constant update adds a "
+        "worker's constant to a variable of a parameter server; grouped updates are those of two parameter servers, joined by a group "
+        "on a worker for which a count on the first one waits; a send is a worker's result; wide training is that of "
         "layers 1,100 wide by two workers with a link of 100 MiB/s between them. *Two machines* are network namespaces.",
         command="bench/ablation.py --runtime",
     ),

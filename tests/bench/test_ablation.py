@@ -1,5 +1,6 @@
 """The ablation names parts that exist, and a program without a part computes the same."""
 
+import json
 import os
 import subprocess
 import sys
@@ -52,6 +53,17 @@ def test_a_program_without_a_part_computes_the_same(bench: Any, part: str) -> No
     with without(part):
         plain = made()
     np.testing.assert_allclose(made(), plain, rtol=1e-5)
+
+
+def test_each_mechanism_of_the_runtime_has_a_recorded_gain() -> None:
+    """Of 5 % in some program: else it would have to go."""
+    names = 'import _switches; print("\\n".join(_switches.MECHANISMS))'
+    found = subprocess.run([sys.executable, "-c", names], capture_output=True, text=True, check=True, cwd=BENCH).stdout
+    gains = dict.fromkeys(found.splitlines(), 0.0)
+    for row in json.loads((BENCH / "results" / "runtime_ablation.json").read_text("utf-8"))["rows"]:
+        mechanism = row["name"].partition(": ")[2]
+        gains[mechanism] = max(gains[mechanism], row["peer"] / row["dovetail"])
+    assert [name for name, gain in gains.items() if gain < 1.05] == ["nothing"]
 
 
 def test_mechanisms_of_the_runtime_are_there_to_be_turned_off() -> None:
