@@ -81,6 +81,6 @@ from .intrinsics import (
     wide_vectors,
 )
 from .memory import load, store
-from .reduce import accumulate, accumulate_product, part_of32, part_of64
+from .reduce import accumulate, accumulate_product
 from .special import erf32, erf64, erfc32, lgamma32
 from .trig import acos32, acos64, asin32, asin64, atan32, atan64, cos32, cosine_of_turn64, sin32, sine_of_turn64, tan32

@@ -125,12 +125,7 @@ def quotient32(a, b):
 
 # --- the code that is made -------------------------------------------------------------------------------------------
 
-_features = llvmlite.binding.get_host_cpu_features()
-
-CAN_FUSE = bool(_features.get("fma", False) or _features.get("neon", False))
-"""Whether a product and a sum are one instruction."""
-
-WIDE = bool(_features.get("avx512f", False))
+WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f", False))
 """Whether vectors of 64 bytes are there. What is compiled is kept per kind of processor, so this may be a constant in it."""
 
 

@@ -189,28 +189,6 @@ def test_a_largest_element_is_nan_when_one_is() -> None:
         x[at] = at
 
 
-@pytest.mark.parametrize("width", [32, 64])
-def test_parts_of_a_total_are_rounded_as_a_division_is(width: int) -> None:
-    part_of = getattr(vecmath, f"part_of{width}")
-
-    @numba.njit(error_model="numpy")
-    def divide(x, total, y):
-        for i in range(x.size):
-            y[i] = part_of(x[i], total)
-
-    rng = np.random.default_rng(width)
-    dtype = np.dtype(f"float{width}")
-    tiny, largest = np.finfo(dtype).tiny, np.finfo(dtype).max
-    totals = [1.0, 3.0, 1024.0, *(1 + 5000 * rng.random(60)), tiny, largest, 0.0, np.inf, np.nan]
-    for total in np.array(totals, dtype):
-        with np.errstate(all="ignore"):
-            x = rng.random(5000).astype(dtype) ** 4 * min(total, largest)
-            x = np.concatenate([x, np.array([0, total, np.nan], dtype)])
-            y = np.empty_like(x)
-            divide(x, total, y)
-            np.testing.assert_array_equal(y, x / total)
-
-
 def test_a_kernel_may_have_more_arrays_than_llvm_is_told_apart() -> None:
     @numba.njit
     def copy(x, y):  # type: ignore[no-untyped-def]  # Numba's

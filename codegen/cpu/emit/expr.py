@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 
 from ....graph.core.dtypes import DType, bfloat16, float16, float32, float64
-from ...fusion.range_analysis import WRITTEN_OUT, is_below_zero, is_part
+from ...fusion.range_analysis import WRITTEN_OUT, is_below_zero
 from ...ir.loop_nest import ADD, COSTLY, LoopNest, Value, identity_of
 from ...ir.value_writer import OPERATORS, ValueWriter
 
@@ -137,8 +137,6 @@ class ElementWriter(ValueWriter):
             return f"m.load({name}, {self.buffered[number]}, {at})"
         source = self.loops.values[v.args[-1]].dtype
         floating = source.is_floating
-        if v.op == "div" and self.is_part(v):
-            return f"m.part_of{8 * v.dtype.size}({', '.join(args)})"
         if v.op in _OPERATORS:
             text = f"{args[0]} {_OPERATORS[v.op]} {args[1]}"
             return text if v.dtype.is_bool or v.dtype.is_floating else f"{short}({text})"
@@ -187,13 +185,6 @@ class ElementWriter(ValueWriter):
         row = self.value(v.args[0])
         row = f"max({row}, 0)" if self.loops.may_be_absent(v) else row
         return f"m.load(in{v.data}, {v.data}, {self.index(self.loops.row_axes(v), row)})"
-
-    def is_part(self, v: Value) -> bool:
-        """Whether a quotient is one of many from 0 to 1 that have one divisor."""
-        kept, reduced = self.loops.kept_axes, self.loops.reduced_axes
-        if self.short_rows or kept and reduced and kept[-1] > reduced[-1]:
-            return False  # each column has its own
-        return is_part(self.loops, v)
 
     def put(self, output: int) -> None:
         """Store an output's current element."""
