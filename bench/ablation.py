@@ -354,7 +354,8 @@ PARTS: dict[str, tuple[Switch, Mapping[str, Callable[[], Call]]]] = {
     **{
         name: (partial(disabled, name), workloads)
         for name, workloads in {
-            "rewriting": SMALL,
+            "rewriting": SMALL | UNKNOWN | MOVED,
+            "mixed precision": NARROW,
             "counter-based random numbers": RANDOM,
             "fusion": SMALL | LOOPS,
             "native regions": SMALL | UPDATES,

@@ -43,6 +43,7 @@ class Part:
         leave_out: rows whose names contain one of these are left out.
         picture: names of the rows that the picture shows.
         command: what measures it; empty: `bench/FILE.py`.
+        best: of the rows `PART: PROGRAM`, each part's best one is shown.
     """
 
     title: str
@@ -51,6 +52,7 @@ class Part:
     leave_out: tuple[str, ...] = ()
     picture: tuple[str, ...] = ()
     command: str = ""
+    best: bool = False
 
 
 PARTS = (
@@ -117,6 +119,14 @@ PARTS = (
             "LeNet-5 training step, batch 64",
         ),
     ),
+    Part(
+        "Parts of the CPU code generator",
+        "ablation",
+        "A program with a part of the code generator and without it, in turn in one process: for each part the program in which it gains "
+        "most ([all of them](concepts/kernels-cpu.md#ablation)). A part is kept if it saves 10 % in some program.",
+        ("the library",),
+        best=True,
+    ),
     Part("Building graphs", "build", "Per node, in Python.", ("memory",), ("matmul, bias, relu",)),
     Part(
         "The first step",
@@ -147,10 +157,16 @@ def recorded(part: Part) -> dict[str, Any] | None:
 
 def rows_of(part: Part) -> Iterator[dict[str, Any]]:
     """The rows that a part shows."""
+    best: dict[str, dict[str, Any]] = {}
     for row in (recorded(part) or {"rows": []})["rows"]:
         said = f"{row['name']} {row['peer_name']}"
-        if row["peer"] is not None and not any(word in said for word in part.leave_out):
+        if row["peer"] is None or any(word in said for word in part.leave_out):
+            continue
+        if not part.best:
             yield row
+        elif row["peer_name"] not in best or speed_up(row) > speed_up(best[row["peer_name"]]):
+            best[row["peer_name"]] = row
+    yield from best.values()
 
 
 def speed_up(row: dict[str, Any]) -> float:

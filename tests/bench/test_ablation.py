@@ -45,6 +45,16 @@ def test_parts_are_passes_and_families(bench: Any) -> None:
         assert is_enabled(name)
 
 
+def test_each_part_is_recorded_and_saves_a_tenth_somewhere(bench: Any) -> None:
+    rows = json.loads((BENCH / "results" / "ablation.json").read_text(encoding="utf-8"))["rows"]
+    best = {
+        part: min((r["ratio"] for r in rows if r["peer_name"] == f"without {part}"), default=1.0)
+        for part in bench.PARTS
+    }
+    assert set(FAMILIES) <= set(best)
+    assert [part for part, ratio in best.items() if ratio > 0.9] == []
+
+
 @pytest.mark.parametrize("part", ["pooling", "native regions", "fusion"])
 def test_a_program_without_a_part_computes_the_same(bench: Any, part: str) -> None:
     def made() -> Any:
