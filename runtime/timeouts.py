@@ -24,6 +24,11 @@ from typing import Final
 PING_S: Final = 0.5  # between two pings to a task that is waited for
 PROCESS_CHECK_S: Final = 0.1  # between two looks whether the process of a silent task still runs
 REASONS_TIMEOUT_S: Final = 0.5  # for tasks to say what a step waits for, after its time is over
+AGAIN_S: Final = 0.5  # between two questions to a server that need not have started
+CONTROL_TIMEOUT_S: Final = 60.0  # for one call between servers, such as registering a large part
+CLOSE_S: Final = 1.0  # for closing a session: a dead master has lost the session anyway
+ANSWER_S: Final = 5.0  # for the first answer of a task that was started; a running task answers at once
+STATUS_S: Final = 2.0  # for the state of all tasks, which people wait for
 
 # Connections (`transport/`).
 HEARTBEAT_MS: Final = 1_000  # between ZeroMQ's heartbeats
@@ -32,6 +37,7 @@ HEARTBEAT_TIMEOUT_MS: Final = 4_000
 ADMISSION_S: Final = 5.0
 """A server that has accepted a connection with keys, and is silent for so long, has refused the key: a busy one is as silent."""
 STREAM_SILENCE_MS: Final = 4_000  # the same for a stream over TCP, by the kernel's keep-alive
+SEND_TIMEOUT_S: Final = 5.0  # a server that takes none of a client's waiting messages for so long cannot be reached
 MONITOR_GRACE_S: Final = 0.75
 """A disconnection seen this long after a moment may have happened before it: the monitor is polled."""
 
@@ -56,6 +62,9 @@ WARN_S: Final = 10.0  # between two warnings that it does not
 # Locks of shared variables (`shared_memory/shared_variable.py`).
 LOCK_TIMEOUT_S: Final = 2.5  # half of the default peer timeout
 CLOSE_LOCK_TIMEOUT_S: Final = 0.2  # when the owner takes the variable back: a running holder releases the lock at once
+
+# A server's own life (`server/server.py`).
+DEAD_S: Final = 30.0  # without a tick of the I/O thread, which comes several times a second
 
 # Clients, as servers see them (`rpc/failure_detection.py`).
 SILENT_S: Final = 30.0  # steps of a client end when it has given no sign of life for so long

@@ -14,6 +14,7 @@ from ...placer.cluster.spec import Cluster, DeviceInfo
 from ..config import ConfigProto
 from ..rpc.dispatch import Responder
 from ..rpc.pending_call import ConnectionPool, Inquiry, call_all
+from ..timeouts import CONTROL_TIMEOUT_S
 from ..transport.keys import Keys
 from ..wire.messages import Message
 from ..worker.registration import Registration, device_from_fields
@@ -21,7 +22,6 @@ from ..worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 
-CONTROL_TIMEOUT_S = 60.0  # for one call between servers, such as registering a large part
 TELL_MISSING_S = 2.0  # interval of the reports of missing tasks while a session is created
 
 

@@ -27,7 +27,7 @@ from ...graph.core.errors import (
     from_code,
 )
 from ..shared_memory.pool import borrowed
-from ..timeouts import ADMISSION_S, PING_S, PROCESS_CHECK_S, REASONS_TIMEOUT_S
+from ..timeouts import ADMISSION_S, AGAIN_S, PING_S, PROCESS_CHECK_S, REASONS_TIMEOUT_S
 from ..transport.client import Connections
 from ..transport.keys import Keys
 from ..wire.messages import Message
@@ -139,9 +139,6 @@ def call_all(
             elif told is not None:
                 told(reply)
     return replies
-
-
-AGAIN_S = 0.5  # between two questions to a server that does not answer
 
 
 class Inquiry:

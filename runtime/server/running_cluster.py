@@ -15,14 +15,13 @@ from typing import Any, Self
 
 from ...graph.core.errors import UnavailableError
 from ...placer.cluster.spec import ClusterSpec, DeviceInfo, masters_job, task_addresses
-from ..rpc.pending_call import AGAIN_S, Inquiry, call, call_all
+from ..rpc.pending_call import Inquiry, call, call_all
+from ..timeouts import AGAIN_S, ANSWER_S, STATUS_S
 from ..transport.client import Connections
 from ..transport.keys import Keys, client_keys
 from ..wire.messages import Message
 from ..worker.registration import device_from_fields
 
-ANSWER_S = 5.0  # timeout for an answer; a running task answers at once
-STATUS_S = 2.0  # the same for the state of all tasks, which people wait for
 LOOK_S = 0.05  # between the answer of a task that is waited for and the next question to it
 
 

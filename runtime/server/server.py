@@ -54,6 +54,7 @@ from ..observability.metrics import (
 from ..observability.step_notes import clock
 from ..rpc.dispatch import RequestExecutor, Responder
 from ..shared_memory.pool import borrowed, share_variables
+from ..timeouts import DEAD_S
 from ..transport.endpoint import Endpoint
 from ..transport.keys import part_of, serve_with, served_with, server_keys
 from ..transport.zmq_links import AddressInUse
@@ -81,7 +82,6 @@ def use_batch_scheduling() -> None:
 
 
 logger = logging.getLogger(__name__)
-DEAD_S = 30.0  # without a tick of the I/O thread, which comes several times a second
 PROTOCOLS = (None, "zmq", "grpc")  # "grpc" is what TensorFlow's programs say; the wire is the same
 Handler = Callable[[bytes, Message], None]
 """Takes a message of one kind: (peer that sent it, message)."""

@@ -38,7 +38,7 @@ from ..observability.trace import offset_of
 from ..rpc.dispatch import this_client
 from ..rpc.pending_call import ConnectionPool, PendingReplies, call, error_of, from_task
 from ..shared_memory.segment import make_own
-from ..timeouts import TOUCH_S
+from ..timeouts import CLOSE_S, TOUCH_S
 from ..transport.client import Connections
 from ..transport.keys import client_keys
 from ..wire.messages import Message
@@ -49,8 +49,6 @@ from ..worker.worker import Worker, closed
 from .prepared_steps import Backend
 
 logger = logging.getLogger(__name__)
-
-CLOSE_S = 1.0  # timeout of closing a session: a dead master has lost the session anyway
 
 
 class ClusterBackend(Backend):

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 
 from ...graph.core.interpreter_state import process_id
+from ..timeouts import SEND_TIMEOUT_S
 from ..wire.messages import Message, encode
 from ..wire.reassembly import TooLargeError
 from ..wire.schema import WireError
@@ -28,7 +29,6 @@ from .zmq_links import address_of, dialled_name
 from .zmq_sockets import ConnectionMonitor, Context, new_context
 
 MOST_WAITING = 1_000  # messages to one server
-SEND_TIMEOUT_S = 5.0
 MANY_THREADS = 8  # so many sets of connections show that many threads wait for servers (`Stream.keeps_gil`)
 
 

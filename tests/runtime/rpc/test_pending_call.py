@@ -10,8 +10,8 @@ import pytest
 
 from dovetail.graph.core.errors import AbortedError, DeadlineExceededError, ResourceExhaustedError, UnavailableError
 from dovetail.runtime.rpc import pending_call
-from dovetail.runtime.rpc.pending_call import AGAIN_S, ConnectionPool, Inquiry, PendingReplies
-from dovetail.runtime.timeouts import PING_S
+from dovetail.runtime.rpc.pending_call import ConnectionPool, Inquiry, PendingReplies
+from dovetail.runtime.timeouts import AGAIN_S, PING_S
 from dovetail.runtime.transport.client import Connections
 from dovetail.runtime.wire.messages import Message
 from dovetail.runtime.wire.reassembly import TooLargeError
