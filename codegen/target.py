@@ -20,6 +20,14 @@ L2_BYTES = 1 << 21
 NS_PER_BYTE, NS_PER_OPERATION, NS_PER_COSTLY = 0.05, 0.03, 0.25
 NS_PER_RANDOM = {"uniform": 0.8, "normal": 5.0}
 NS_PER_SCAN_STEP = 1.2  # of a running sum: each step depends on the one before
+NS_PER_FLOP = 0.011  # of a product whose tiles come from the caches
+NS_PER_STREAMED_BYTE = 0.02  # of a matrix that is read once, for a single row or column
+NS_PER_SUM = 0.3  # of a number that is added to a row of a table
+NS_PER_PART = 0.5  # of adding up a part of a pixel
+NS_PER_COMPARED, NS_PER_FOUND = 0.15, 10.0  # of a number that may be among the largest, and of one that is
+
+PARALLEL_NS = 80_000.0
+"""Work that takes longer is shared by threads: to wake one that sleeps takes about as long."""
 
 OPERATIONS_PER_BYTE = NS_PER_BYTE / NS_PER_OPERATION
 """How many operations take as long as one byte of memory."""
@@ -45,3 +53,6 @@ GPU_LONGEST_SCAN = 16384
 
 H100_MULTIPROCESSORS = GPUS[90].multiprocessors
 """What templates assume where the kernel text is chosen before the GPU is known."""
+
+GPU_BLOCKS = 8 * H100_MULTIPROCESSORS
+"""Blocks of 4 warps that keep the memory of an H200 busy: with fewer than half, rows are cut."""

@@ -8,16 +8,13 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from ....graph.core.dtypes import Array
-from ...target import L2_BYTES
+from ...target import L2_BYTES, NS_PER_FLOP, NS_PER_STREAMED_BYTE, PARALLEL_NS
 from ..jit import Function
 from ..native.planner import Planner
-from ..work_ranges import PARALLEL_NS
 
 Jumps: TypeAlias = "tuple[int, ...]"
 
 FUNCTIONS = {"contract": ("rrwwc", (3, 4, 3, 2, 6, 4, 5, 4, 4, 3, 3, 3)), "overlay": ("rrw", (3, 3, 6, 2))}
-NS_PER_FLOP = 0.011  # one core, float32
-_NS_PER_BYTE = 0.02  # one core, of a matrix that is read once, for a single row or column
 _SEEN = L2_BYTES // 2  # bytes of the image that a box should read
 _HELD = L2_BYTES // 4  # the same of a gradient by the filter, at a time
 _MOST = 2048  # pixels of a box
@@ -117,7 +114,7 @@ def contract(
     spans, matrices = ((high - 1) * apart + 1, (wide - 1) * beside + 1), math.prod(counts)
     work = matrices * math.prod(result) * math.prod(sums) * x.itemsize
     is_vector = 1 in (images * rows * columns, channels)
-    threads = threads if work * (_NS_PER_BYTE if is_vector else NS_PER_FLOP / 2) >= PARALLEL_NS else 1
+    threads = threads if work * (NS_PER_STREAMED_BYTE if is_vector else NS_PER_FLOP / 2) >= PARALLEL_NS else 1
     boxes = boxes_of(result, image[2], (down, along), spans, x.itemsize, threads, matrices, by_filter)
     threads = min(threads, boxes.units)
     lasts = ((rows - 1) * down - top + spans[0], (columns - 1) * along - left + spans[1])

@@ -23,17 +23,17 @@ import numpy as np
 from ....graph.core.dtypes import Array
 from ....graph.core.graph import Node
 from ....graph.ops.nn.conv_geometry import Window, channels_last, nhwc, window_of
+from ...target import NS_PER_FLOP, NS_PER_PART
 from ..emit.instantiate import text_of
 from ..jit import Function
 from ..native.planner import Planner
 from ..work_ranges import ranges_of
-from .contraction import FUNCTIONS, NS_PER_FLOP, contract
+from .contraction import FUNCTIONS, contract
 
 Functions: TypeAlias = Mapping[str, Function]
 """The compiled functions, by name."""
 
 _TYPES = (np.dtype(np.float32), np.dtype(np.float64))
-_NS_PER_PART = 0.5  # of adding up the parts of pixels
 _PIXELS = (
     2048  # that a part of a filter's gradient sums at least: to write and add it takes a few hundredths of making it
 )
@@ -79,7 +79,7 @@ def conv_input(
             y.ravel(), own.ravel(), x.ravel(), shape[1:], y.shape[1:],
             (*window.taps, *window.strides, *_before(window, shape)), window.dilations,
         )  # fmt: skip
-        time = y.size * w.size // w.shape[3] * (2 * NS_PER_FLOP + _NS_PER_PART / w.shape[3])
+        time = y.size * w.size // w.shape[3] * (2 * NS_PER_FLOP + NS_PER_PART / w.shape[3])
         planner.share(functions["overlay"], arguments, ranges_of(n, time, threads), threads)
         return _as_layout(planner, x, attrs["data_format"])
     if any(window.strides[i] > window.span(i) for i in range(2)):

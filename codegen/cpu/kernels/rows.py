@@ -17,6 +17,7 @@ import numpy as np
 from ....graph.core.dtypes import Array, float32, float64, int32, int64
 from ....graph.core.graph import Node
 from ....graph.resources.buffer_pool import buffers
+from ...target import NS_PER_COMPARED, NS_PER_FOUND, NS_PER_SUM
 from ..emit.instantiate import text_of
 from ..native.planner import Planner
 from ..native.worker_pool import share
@@ -27,8 +28,6 @@ MOST = 256  # the largest k: each number that is found moves some of those befor
 
 _TYPES = (float32, float64, int32, int64)
 _WIDE = 8  # elements of a row from which on skipping a row is cheap compared with adding it
-_NS_PER_SUM = 0.3  # one core, for a number
-_NS_PER_NUMBER, _NS_PER_FOUND = 0.15, 10.0  # one core
 
 
 def add_rows(function: Any, data: Array, ids: Array, count: int, threads: int) -> Array:
@@ -36,7 +35,7 @@ def add_rows(function: Any, data: Array, ids: Array, count: int, threads: int) -
     inner = data.shape[ids.ndim :]
     out = buffers.empty((count, *inner), data.dtype)
     width = math.prod(inner)
-    ranges = ranges_of_rows(count, width, data.size * _NS_PER_SUM, threads)
+    ranges = ranges_of_rows(count, width, data.size * NS_PER_SUM, threads)
     share(function, (data.ravel(), ids.ravel(), out.reshape(-1), ids.size, width), ranges, threads)
     return out
 
@@ -64,7 +63,7 @@ def top_kernel(node: Node, threads: int) -> tuple[str, Callable[..., tuple[Array
             return None
         rows, shape = x.size // length, (*x.shape[:-1], count)
         values, places = planner.empty(shape, x.dtype), planner.empty(shape, np.dtype(np.int32))
-        time = x.size * _NS_PER_NUMBER + rows * count * _NS_PER_FOUND
+        time = x.size * NS_PER_COMPARED + rows * count * NS_PER_FOUND
         arrays = planner.ordered(x).reshape(-1), values.reshape(-1), places.reshape(-1)
         planner.share(function, (*arrays, (length, count)), ranges_of(rows, time, threads), threads)
         return values, places

@@ -19,8 +19,9 @@ from ....graph.core.dtypes import NUMBERS, DType
 from ....graph.core.graph import Node
 from ...fusion.table_loops import MOST_COORDINATES, PIECE, kept_in, piece_totals, running, running_in_pieces
 from ...ir.loop_nest import SUPPORTED, LoopNestBuilder, Scan
+from ...target import GPU_BLOCKS
 from ..emit.expr import Names
-from ..emit.schedules import BLOCKS, candidates, launches, one_after_another, routines, size_names, specialise
+from ..emit.schedules import candidates, launches, one_after_another, routines, size_names, specialise
 from ..ir import Choice, Count, Routine, Scratch, Shape, Template, triton_type
 from ..templates.sort import LONGEST_SORTED, long_sort, sort
 from ..templates.tables import check_scatter, gather, gather_nd, launch_sizes, scatter
@@ -64,7 +65,7 @@ def scan(how: Scan, dtype: DType, sizes: Mapping[str, int]) -> tuple[Routine, ..
     totals = tuple(Count((n,)) for n in ("before", "pieces", "after"))
     scratch = [Scratch(name, triton_type(kept.name), totals) for name in ("scratch0", "scratch1")]
     cut = one_after_another(parts, scratch)
-    return cut + whole if sizes["before"] * sizes["after"] < BLOCKS // 2 else whole + cut
+    return cut + whole if sizes["before"] * sizes["after"] < GPU_BLOCKS // 2 else whole + cut
 
 
 def _scan(kind: str) -> Callable[[Node], Template]:

@@ -24,14 +24,12 @@ from ....graph.core.dtypes import DType
 from ...fusion.range_analysis import SOFTMAX, pairs_of
 from ...fusion.table_loops import filled, kept_in
 from ...ir.loop_nest import ADD, READS, LoopNest, LoopNestBuilder, Store
-from ...target import GPU_INDEX_MARGIN
+from ...target import GPU_BLOCKS, GPU_INDEX_MARGIN
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, TritonKernel, triton_type
 from .expr import LOOPED, PARTIAL, WHOLE, Names, Tile, numbers_of, sides_of
 from .nest import triton_source
 
 LONGEST_WHOLE = 16384  # elements of a row in one tile: 32 for each of 512 threads
-# Eight of 4 warps for each multiprocessor of an H200 keep its memory busy: with fewer than half, rows are cut.
-BLOCKS = 1056
 MOST_PIECES = 1024  # of a row: one block adds up their totals
 WIDEST = 128  # neighbours along y that a tile has when it goes across them: 512 bytes of float32
 FEW_PIECES = 8  # with more, one block for each row has no chance
@@ -73,8 +71,8 @@ def specialise(loops: LoopNest, sizes: Sequence[int]) -> Specialisation:
     if loops.reduced_axes and all(v.op != "scan" for v in loops.values):
         rows = kept or max(1, 1024 // row)
         blocks = -(-ny // rows)
-        if blocks < BLOCKS // 2 and nx * rows >= 2 * SHORTEST_PIECE and nx > 256:
-            most = min(MOST_PIECES, nx * rows // SHORTEST_PIECE, BLOCKS // max(blocks, 1))
+        if blocks < GPU_BLOCKS // 2 and nx * rows >= 2 * SHORTEST_PIECE and nx > 256:
+            most = min(MOST_PIECES, nx * rows // SHORTEST_PIECE, GPU_BLOCKS // max(blocks, 1))
             splits = 1 << most.bit_length() - 1
     last = (0, False) if splits == 1 else (_power(sizes[-1]), _power(sizes[-1]) == sizes[-1])
     # Masks are for whole tiles: they may reach beyond the space by as much as a tile has.

@@ -2,7 +2,8 @@
 
 import pytest
 
-from dovetail.codegen.cpu.work_ranges import PARALLEL_NS, ranges_of
+from dovetail.codegen.cpu.work_ranges import ranges_of
+from dovetail.codegen.target import PARALLEL_NS
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 1000])
