@@ -1,8 +1,8 @@
 """A cluster of one system, Dovetail's or the peer's, driven by a process of its own in that system's interpreter.
 
 The programs are written once in TensorFlow 1's names and run by both. The driver is a `Conversation` (`_processes.py`):
-`{"prepare": name, ...}` builds a program and runs it once; `{"run": count}` answers with the seconds of each run and the processor
-seconds that all processes of the cluster spent.
+`{"prepare": name, ...}` builds a program and runs it once; `{"run": count}` answers with the seconds of each run, the processor
+seconds that all processes of the cluster spent, and, of a run of many steps, the seconds of each step.
 
 With `BENCH_MACHINES` in its environment, the parameter servers of Dovetail are on another machine than the workers and the driver, as
 far as the kernel can tell: in a network namespace of their own, at the other end of a pair of virtual Ethernet devices. `keys` there
@@ -184,12 +184,21 @@ def many_clients(tf: Any, target: str, clients: int, steps: int) -> Run:
     for call in calls:
         call(1.0)
 
-    def run(_: float) -> None:
-        threads = [threading.Thread(target=lambda c=call: [c(1.0) for _ in range(steps)]) for call in calls]
+    def run(_: float) -> list[float]:
+        seconds: list[float] = []
+
+        def client(call: Callable[[float], Any]) -> None:
+            for _ in range(steps):
+                began = time.perf_counter()
+                call(1.0)
+                seconds.append(time.perf_counter() - began)
+
+        threads = [threading.Thread(target=client, args=(call,)) for call in calls]
         for t in threads:
             t.start()
         for t in threads:
             t.join()
+        return seconds
 
     return run
 
@@ -319,12 +328,13 @@ def drive(system: str) -> None:
                 run[:] = [PROGRAMS[request.pop("prepare")](tf, f"grpc://{cluster['worker'][0]}", **request)]
                 run[0](1.0)
                 return {}
-            cpu, seconds = cpu_seconds(pids), []
+            cpu, seconds, steps = cpu_seconds(pids), [], []
             for _ in range(request["run"]):
                 began = time.perf_counter()
-                run[0](1.0)
+                found = run[0](1.0)
                 seconds.append(time.perf_counter() - began)
-            return {"seconds": seconds, "cpu": cpu_seconds(pids) - cpu}
+                steps += found if isinstance(found, list) else []
+            return {"seconds": seconds, "cpu": cpu_seconds(pids) - cpu, "steps": steps}
 
         return version_of(tf), respond
 
@@ -353,7 +363,7 @@ class Driver(Conversation):
         self.ask(prepare=program, **parameters)
 
     def run(self, count: int) -> dict[str, Any]:
-        """Run the program so often: {"seconds": [...], "cpu": total}."""
+        """Run the program so often: {"seconds": [...], "cpu": total, "steps": [...]}."""
         return self.ask(run=count)
 
 

@@ -27,7 +27,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -86,6 +86,11 @@ def row(name: str, unit: str, dovetail: float, peer: float | None = None, peer_n
         value = ratio if parsed[1] == "ratio" else dovetail
         met = None if value is None else COMPARISONS[parsed[2]](value, float(parsed[3]))
     return Row(name, unit, dovetail, peer, peer_name, ratio, target, met)
+
+
+def p99(values: Sequence[float]) -> float:
+    """The 99th percentile."""
+    return statistics.quantiles(values, n=100, method="inclusive")[98] if len(values) > 1 else values[0]
 
 
 def measure(

@@ -2,8 +2,8 @@
 
 Each system runs in processes of its own, 2 and then 4; size by size, the systems take turns in one run. Small sizes are given as
 latency (median of single all-reduces, as rank 0 sees them), large ones as bus bandwidth: 2 (n - 1) / n × bytes / time, what each
-member must send at least. A peer that is not installed is left out; `--peer-python` names an interpreter with TensorFlow,
-DOVETAIL_GLOO_PYTHON one with PyTorch.
+member must send at least; `p99` is the 99th percentile of single all-reduces. A peer that is not installed is left out;
+`--peer-python` names an interpreter with TensorFlow, DOVETAIL_GLOO_PYTHON one with PyTorch.
 
 All of it takes about four minutes on two cores. `--only NAME` measures a part of it anew.
 """
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from _harness import Row, main, peer_python, row
+from _harness import Row, main, p99, peer_python, row
 from _processes import Group, free_ports
 
 MEMBER = Path(__file__).with_name("_collectives.py")
@@ -74,19 +74,21 @@ def rows(members: int, quick: bool) -> Iterator[Row]:
             if not times[OURS]:
                 raise RuntimeError(groups[0].missing)
             for title, peer in PEERS.items():
-                yield _row(f"{members} members, {_text(size)}", members, size, times[OURS], times[peer], title)
+                yield from _rows(f"{members} members, {_text(size)}", members, size, times[OURS], times[peer], title)
 
 
-def _row(name: str, members: int, size: int, ours: list[float], theirs: list[float], title: str) -> Row:
-    seconds = [statistics.median(t) if t else None for t in (ours, theirs)]
-    assert seconds[0] is not None
-    name = f"{name}, beside {title}"
-    if size <= LATENCY_UP_TO:
-        figures = [None if s is None else s * 1e6 for s in seconds]
-        return row(name, "µs", figures[0] or 0.0, figures[1], title, "ratio <= 1.0")
+def _rows(name: str, members: int, size: int, ours: list[float], theirs: list[float], title: str) -> Iterator[Row]:
+    def beside(what: str, unit: str, figure: Callable[[list[float]], float], target: str = "") -> Row:
+        return row(
+            f"{name}{what}, beside {title}", unit, figure(ours), figure(theirs) if theirs else None, title, target
+        )
+
     moved = 2 * (members - 1) / members * size / 1e9
-    figures = [None if s is None else moved / s for s in seconds]
-    return row(name, "GB/s", figures[0] or 0.0, figures[1], title, "ratio >= 1.0")
+    if size <= LATENCY_UP_TO:
+        yield beside("", "µs", lambda seconds: statistics.median(seconds) * 1e6, "ratio <= 1.0")
+    else:
+        yield beside("", "GB/s", lambda seconds: moved / statistics.median(seconds), "ratio >= 1.0")
+    yield beside(", p99", "µs", lambda seconds: p99(seconds) * 1e6)
 
 
 def _text(size: int) -> str:

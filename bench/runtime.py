@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import _ray
 from _clusters import MACHINES, Driver
 
-from _harness import Row, main, peer_python, row
+from _harness import Row, main, p99, peer_python, row
 
 ROUNDS = 5
 MIB = (1, 16, 64, 256)
@@ -37,7 +37,7 @@ Systems = list[Driver | _ray.Peer]
 
 
 class Figures(NamedTuple):
-    """Microseconds of a step: median, 99th percentile, and of all processors."""
+    """Microseconds of a run: median, 99th percentile of its steps, and of all processors."""
 
     p50: float
     p99: float
@@ -168,6 +168,7 @@ def _clients(clusters: Clusters, quick: bool) -> Iterator[Row]:
     peer = systems[1].title if len(systems) > 1 else ""
     rates, cpu = ([clients * steps / f.p50 * 1e6 for f in figures], [f.cpu / clients / steps for f in figures])
     yield row("64 clients", "steps/s", rates[0], rates[1] if peer else None, peer, "ratio >= 5")
+    yield row("64 clients, p99", "µs", figures[0].p99, figures[1].p99 if peer else None, peer)
     yield row("64 clients, cpu", "µs", cpu[0], cpu[1] if peer else None, peer)
 
 
@@ -205,7 +206,7 @@ def _many_tasks(tasks: int) -> Iterator[Row]:
     yield row(f"{tasks} tasks, start", "s", up)
     yield row(f"{tasks} tasks, first step", "ms", first["all"], first["alone"], "on one task", "ratio <= 4")
     yield row(f"{tasks} tasks, step", "µs", statistics.median(steps))
-    yield row(f"{tasks} tasks, step, p99", "µs", _p99(steps))
+    yield row(f"{tasks} tasks, step, p99", "µs", p99(steps))
     yield row(f"{tasks} tasks, memory of each", "MiB", memory / 2**20)
 
 
@@ -215,13 +216,10 @@ def _private_bytes(pid: int) -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
 
 
-def _p99(values: list[float]) -> float:
-    return statistics.quantiles(values, n=100, method="inclusive")[98] if len(values) > 1 else values[0]
-
-
 def _steps(systems: Systems, program: str, count: int, **parameters: Any) -> list[Figures]:
     """What a step takes, for each system."""
     seconds: list[list[float]] = [[] for _ in systems]
+    steps: list[list[float]] = [[] for _ in systems]
     cpu: list[float] = [0.0 for _ in systems]
     for s in systems:
         s.prepare(program, **parameters)
@@ -230,10 +228,11 @@ def _steps(systems: Systems, program: str, count: int, **parameters: Any) -> lis
         for i, s in enumerate(systems):
             answer = s.run(count)
             seconds[i] += answer["seconds"]
+            steps[i] += answer.get("steps") or answer["seconds"]
             cpu[i] += answer["cpu"]
     return [
-        Figures(statistics.median(x) * 1e6, _p99(x) * 1e6, c / count / ROUNDS * 1e6)
-        for x, c in zip(seconds, cpu, strict=True)
+        Figures(statistics.median(x) * 1e6, p99(y) * 1e6, c / count / ROUNDS * 1e6)
+        for x, y, c in zip(seconds, steps, cpu, strict=True)
     ]
 
 
