@@ -88,7 +88,9 @@ def short_row(loops: LoopNest, sizes: Sequence[int | None]) -> int:
     is_costly = any(v.op in COSTLY and axes[-1] in v.axes for v in values)
     if row <= (WRITTEN_OUT if reduced or is_costly else _CHEAP) and len(axes) == 1 and row * len(values) <= _OPERATIONS:
         return row
-    return row if reduced and is_costly else 0
+    # A row's own costly number, such as the logarithm of its sum, takes as long as a vector of them.
+    has_own = any(v.op in COSTLY and not loops.is_full(i) for i, v in enumerate(values))
+    return row if reduced and is_costly and (has_own or row <= WRITTEN_OUT) else 0
 
 
 # --- online reductions -----------------------------------------------------------------------------------------------

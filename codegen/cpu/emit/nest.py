@@ -7,8 +7,9 @@ split between threads. Three nests of loops serve all kernels:
     rows        the last axis is reduced: for each kept element, one pass over the reduced axes per stage of reductions. Costly
                 values that a later pass needs are kept in a buffer, the rest is recomputed
     columns     the last axis is kept: each pass goes over the reduced axes outside and the last axis inside, as memory lies,
-                and reductions accumulate in vectors. So do costly rows of 16 to 32 elements, some at a time: a vector has the same
-                element of several. The loops along shorter rows, whose length is known, are written out
+                and reductions accumulate in vectors. So do rows of 16 to 32 elements with a costly number of their own, such as the
+                logarithm of a sum, some at a time: a vector has the same element of several. The loops along shorter rows, whose
+                length is known, are written out
 
 `blocks` writes what is computed before the innermost loop (random numbers, running sums along rows). A running sum down columns is
 a vector of totals. Sums into the rows of a table have a nest of their own: each thread adds the elements of its rows.
