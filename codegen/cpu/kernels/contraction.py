@@ -69,6 +69,8 @@ def boxes_of(
     each = inner * itemsize * min(strides[0], spans[0]) * min(strides[1], spans[1])
     most = _MOST if by_filter else max(64, min(_MOST, _SEEN // each))
     most = min(most, max(enough if channels > 1 else 64, -(-pixels // wanted)))
+    if images * rows == 1 and pixels > most * threads:  # as many boxes for each thread
+        most = -(-pixels // (-(-pixels // (most * threads)) * threads * MR)) * MR
     across = columns if columns <= most else -(-part_of(columns, most // MR * MR) // MR) * MR  # whole tiles
     down = part_of(rows, most // across) if across == columns else 1
     deep = part_of(images, most // (across * down)) if down == rows else 1

@@ -153,6 +153,8 @@ def test_boxes_are_as_the_caches_want_them() -> None:
     assert deep.box[:3] == (8, 7, 7)
     assert deep.units >= 8
     assert cut((8, 56, 56, 64), 4096).box[1] == 1  # what many channels see would leave the cache
+    for threads in (2, 3):  # no thread has a unit more than the others
+        assert boxes_of((1, 1, 8 * 56 * 56, 64), 256, (1, 1), (1, 1), 4, threads).units % threads == 0
 
 
 def test_an_image_that_may_not_be_written() -> None:
