@@ -66,7 +66,7 @@ CLOSE_LOCK_TIMEOUT_S: Final = 0.2  # when the owner takes the variable back: a r
 # A server's own life (`server/server.py`).
 DEAD_S: Final = 30.0  # without a tick of the I/O thread, which comes several times a second
 
-# Clients, as servers see them (`rpc/failure_detection.py`).
+# Clients, as servers see them (`rpc/dispatch.py`, `master/handlers.py`).
 SILENT_S: Final = 30.0  # steps of a client end when it has given no sign of life for so long
 LEASE_S: Final = 300.0  # a session lives so long after its client named it last, and longer while the connection is up
 TOUCH_S: Final = 60.0  # a client that runs steps mentions its session this often

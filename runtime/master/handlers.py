@@ -1,4 +1,10 @@
-"""Handlers of clients' requests to a server's master: sessions, graphs, plans. A pool answers them, since they may take long."""
+"""Handlers of clients' requests to a server's master: sessions, graphs, plans. A pool answers them, since they may take long.
+
+A client ends its session by a message. A killed client sends none, and its session would stay forever. So a session has a lease, which
+each message that names the session renews. When the lease has expired, the connection of the last such message is checked. While it is up,
+the client lives, and the lease is renewed as well. A client that runs steps without the master renews the lease every `TOUCH_S` (`touch`).
+C. Gray, D. Cheriton: Leases, an efficient fault-tolerant mechanism for distributed file cache consistency, 1989.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +22,6 @@ from ...placer.serialize.write import plan_lines
 from .. import timeouts
 from ..config import ConfigProto
 from ..rpc.dispatch import NAME_CHARS, Limit, Quota, RequestExecutor, Responder
-from ..rpc.failure_detection import Leases
 from ..wire.messages import Message
 from ..worker.registration import device_fields
 from .master import Master, Signature
@@ -32,7 +37,6 @@ class MasterHandlers:
         self._master = master
         self._executor = executor
         self._responder = responder
-        self._leases = Leases(timeouts.LEASE_S)
         name = "DOVETAIL_CLIENT_SESSIONS"
         self._quota = Quota(Limit(setting(name), "sessions open", name, "Close some"))
         master.on_close = lambda session: self._quota.give_back(session.owner, 1)
@@ -40,10 +44,9 @@ class MasterHandlers:
 
     def on_call(self, peer: bytes, message: Message) -> None:
         """Handle a client's request about a session, by the method of its kind."""
-        session = message.fields.get("session")
-        if session is not None:
-            self._leases.seen(session, peer, time.monotonic())
-        client = self._responder.endpoint.owner(peer) or self._master.client_of(session or "")
+        self.on_touch(peer, message)
+        session = self._master.find(message.fields.get("session"))
+        client = self._responder.endpoint.owner(peer) or (session.client if session is not None else "")
         self._executor.answer(self._executor.master, peer, message, getattr(self, f"_{message.kind}"), client)
 
     on_extend = on_prepare = on_plan = on_close_session = on_reset = on_call
@@ -62,13 +65,18 @@ class MasterHandlers:
 
     def on_touch(self, peer: bytes, message: Message) -> None:
         """A client renews the lease of its session."""
-        self._leases.seen(message.fields["session"], peer, time.monotonic())
+        if (session := self._master.find(message.fields.get("session"))) is not None:
+            session.heard = peer, time.monotonic()
 
     def tidy(self, now: float) -> None:
         """Close sessions whose clients have gone, and stop waiting for the cluster for such clients."""
-        for session in self._leases.look(now, self._master.handles(), self._responder.endpoint.is_gone):
-            logger.warning("%s: closing session %s: its client has gone", self._responder.task, session)
-            self._executor.master.submit(self._master.close_session, session)
+        for session in self._master.sessions():
+            client, since = session.heard
+            if now - since >= timeouts.LEASE_S:
+                session.heard = client, now
+                if self._responder.endpoint.is_gone(client):
+                    logger.warning("%s: closing session %s: its client has gone", self._responder.task, session.handle)
+                    self._executor.master.submit(self._master.close_session, session.handle)
         for call in list(self._opening):
             if self._responder.is_silent(call[0], now) or self._responder.endpoint.is_gone(call[0]):
                 self._opening.discard(call)
@@ -93,7 +101,7 @@ class MasterHandlers:
             raise
         finally:
             self._opening.discard(call)
-        self._leases.seen(session.handle, peer, time.monotonic())
+        session.heard = peer, time.monotonic()
         return message.reply(
             session=session.handle, devices=[device_fields(d) for d in session.cluster.devices],
             limit_ms=config.operation_timeout_in_ms, peer_timeout_s=config.peer_timeout_s,

@@ -10,6 +10,7 @@ It uses no sockets. It reaches the tasks through `Workers`.
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -71,6 +72,7 @@ class MasterSession:
     lock: threading.Lock = field(default_factory=threading.Lock)
     client: str = ""  # the name of the process that opened it
     owner: str = ""  # the key of that process
+    heard: tuple[bytes, float] = b"", math.inf  # the connection and time of the client's last message
     placed: Plan | None = (
         None  # the last plan, unless only the nodes that a run needs are placed: with it is the whole graph
     )
@@ -127,13 +129,12 @@ class Master:
             self._sessions[session.handle] = session
         return session
 
-    def handles(self) -> list[str]:
-        return list(self._sessions)
+    def sessions(self) -> list[MasterSession]:
+        return list(self._sessions.values())
 
-    def client_of(self, handle: str) -> str:
-        """The name of the client process that opened a session; empty if that is not known."""
-        found = self._sessions.get(handle)
-        return found.client if found is not None else ""
+    def find(self, handle: str | None) -> MasterSession | None:
+        """A session by its handle; None: it does not exist or is closed."""
+        return self._sessions.get(handle) if handle is not None else None
 
     def session(self, handle: str) -> MasterSession:
         """A session by its handle; AbortedError: it does not exist or is closed."""

@@ -3,7 +3,7 @@
     dispatch           a server's side: `Responder` (replies, errors, messages to other tasks), `RequestExecutor` (thread pools),
                        `Quota` (limits per client)
     pending_call       a client's side: `call` and `PendingReplies` wait for replies and ping the tasks that owe one
-    failure_detection  silent and restarted tasks; leases of sessions; tensors and collectives' messages that were lost
+    failure_detection  silent and restarted tasks; tensors and collectives' messages that were lost
 
 `runtime/timeouts.py` has the constants of all failure detectors, and how they relate.
 

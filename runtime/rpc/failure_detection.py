@@ -1,4 +1,4 @@
-"""Detection of failures: silent or restarted tasks, clients that have gone, and messages between workers that were lost.
+"""Detection of failures: silent or restarted tasks, and messages between workers that were lost.
 
 Nothing here has sockets or a clock: time is an event, and the caller decides what follows from a failure.
 
@@ -7,12 +7,6 @@ heartbeat every `PING_S`, and answers. One that has sent nothing for longer than
 its process has run since then (`transport/zmq_sockets.py`): a kernel may hold its GIL. A task that answers with another incarnation was
 restarted. A connection may be cut in one direction only: a task that keeps reporting that it hears nothing of this one, despite the
 answers, is unreachable as well. T. Chandra, S. Toueg: Unreliable failure detectors for reliable distributed systems, 1996.
-
-**Clients** (`Leases`, of a master). A client ends its session by a message. A killed client sends none, and its session would stay
-forever. So a session has a lease, which each message that names the session renews. When the lease has expired, the connection of the
-last such message is checked. While it is up, the client lives, and the lease is renewed as well. A client that runs steps without the
-master renews the lease every `TOUCH_S` (`touch`). C. Gray, D. Cheriton: Leases, an efficient fault-tolerant mechanism for distributed
-file cache consistency, 1989.
 
 **Tensors of steps** (`LossDetector`). A step's client watches the tasks that owe it a reply, but not the links between tasks. A link may
 be cut while the client reaches both ends. A broken connection loses the messages under way, even if it is up again at once. So a task
@@ -38,7 +32,7 @@ that has not arrived by the next answer is lost, and the membership fails.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -264,37 +258,3 @@ class FailureDetector:
     def silence(self, task: str) -> float:
         """Seconds since an awaited task was heard, or since it is awaited."""
         return self.now - max(self._heard.get(task, (0.0, 0))[0], self.awaited[task])
-
-
-class Leases:
-    """The leases of one master's sessions. Any thread may call `seen`.
-
-    >>> leases = Leases(300.0)
-    >>> leases.seen("s", b"client", 0.0)
-    >>> leases.look(299.0, ["s"], is_gone=lambda client: True)
-    []
-    >>> leases.look(300.0, ["s"], is_gone=lambda client: True)
-    ['s']
-    """
-
-    def __init__(self, lease_s: float) -> None:
-        self._lease_s = lease_s
-        self._seen: dict[str, tuple[bytes, float]] = {}  # session -> connection and time of the latest message
-
-    def seen(self, session: str, client: bytes, now: float) -> None:
-        """Renew a session's lease. The session need not exist."""
-        self._seen[session] = client, now
-
-    def look(self, now: float, sessions: Collection[str], is_gone: Callable[[bytes], bool]) -> list[str]:
-        """Return the open sessions whose lease has expired and whose client is gone; forget their leases."""
-        ended = []
-        for session, (client, since) in list(self._seen.items()):
-            if session not in sessions:
-                del self._seen[session]
-            elif now - since >= self._lease_s:
-                if is_gone(client):
-                    ended.append(session)
-                    del self._seen[session]
-                else:
-                    self._seen[session] = client, now
-        return ended

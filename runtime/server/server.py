@@ -433,7 +433,7 @@ class Server:
             "devices": [device_fields(d) for d in self.devices],
             "keys": self._keys is not None,
             "refused": self._responder.endpoint.refused,
-            "sessions": len(self._master.handles()),
+            "sessions": len(self._master.sessions()),
             "steps_running": len(self._worker.running()),
             "steps_started": self._worker.resources.steps_started,
             "steps_failed": self._worker.failed,
