@@ -37,9 +37,14 @@ from .failure_detection import FailureDetector
 
 logger = logging.getLogger(__name__)
 
-child_processes: dict[str, Callable[[], str | None]] = {}
-"""Address of a task whose process this process started -> how that ended; None while it runs. Silence proves it only after the peer
+child_processes: dict[str, Callable[[], int | None]] = {}
+"""Address of a task whose process this process started -> its exit status; None while it runs. Silence proves its end only after the peer
 timeout."""
+
+
+def how_it_ended(code: int) -> str:
+    """A process's exit status as text."""
+    return f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
 
 
 class ConnectionPool:
@@ -269,12 +274,13 @@ class PendingReplies:
     def _check_life(self, connections: Connections, now: float) -> None:
         detector = self._detector
         for address in self.owing:
-            how = child_processes[address]() if address in child_processes else None
-            if how is not None:
+            code = child_processes[address]() if address in child_processes else None
+            if code is not None:
                 connections.forget(address)
                 raise UnavailableError.of(
-                    f"The process of {_who(self.owing[address], address)} {how} while this {self._what} waited for it. What it held is "
-                    "lost. Start it again, and restore or initialise its variables; or make a session whose device_filters leave it out."
+                    f"The process of {_who(self.owing[address], address)} {how_it_ended(code)} while this {self._what} waited for it. "
+                    "What it held is lost. Start it again, and restore or initialise its variables; or make a session whose "
+                    "device_filters leave it out."
                 )
             moved = connections.moved(address)
             if moved != self._moved.setdefault(address, moved):  # progress of chunks counts as a sign of life

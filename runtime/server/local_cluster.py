@@ -6,7 +6,6 @@ only the parent has the other end, and the process ends when that closes. So eve
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
 import logging
@@ -27,7 +26,7 @@ from ...graph.core.argument_names import explains_arguments
 from ...graph.core.errors import UnavailableError
 from ...graph.core.interpreter_state import process_id
 from ...placer.cluster.spec import ClusterSpec, task_addresses
-from ..rpc.pending_call import child_processes
+from ..rpc.pending_call import child_processes, how_it_ended
 from ..transport.address import is_loopback
 from ..transport.keys import client_keys
 from .running_cluster import RunningCluster
@@ -115,7 +114,7 @@ class LocalCluster(RunningCluster):
             ports = {task: reserved.enter_context(reserved_port()) for task in tasks if task not in given}
             self.cluster_spec = ClusterSpec(
                 {
-                    job: [given.get((job, i)) or f"localhost:{port_of(ports[job, i])}" for i in range(count)]
+                    job: [given.get((job, i)) or f"localhost:{ports[job, i].getsockname()[1]}" for i in range(count)]
                     for job, count in counts.items()
                     if count
                 }
@@ -123,7 +122,6 @@ class LocalCluster(RunningCluster):
             self._finalizer = weakref.finalize(
                 self, _take_down, self._processes, task_addresses(self.cluster_spec), process_id()
             )
-            atexit.register(self._finalizer)
             try:
                 for job, i in tasks:
                     self.start(job, i)
@@ -133,11 +131,6 @@ class LocalCluster(RunningCluster):
                 self.close()
                 raise
 
-    @property
-    def tasks(self) -> list[tuple[str, int]]:
-        """(job, index) of each task."""
-        return list(self._processes)
-
     def process(self, job: str, task_index: int) -> subprocess.Popen[bytes]:
         """The process of a task."""
         return self._processes[job, task_index]
@@ -145,8 +138,8 @@ class LocalCluster(RunningCluster):
     def first_ended(self) -> str | None:
         """A message about the first process that has ended; None: all are running."""
         for (job, i), process in self._processes.items():
-            if (how := _end_of(process)) is not None:
-                return f"The process of /job:{job}/task:{i} {how}"
+            if (code := process.poll()) is not None:
+                return f"The process of /job:{job}/task:{i} {how_it_ended(code)}"
         return None
 
     def start(self, job: str, task_index: int) -> None:
@@ -182,7 +175,7 @@ class LocalCluster(RunningCluster):
             env=environment,
             start_new_session=True,  # Ctrl-C is the parent's to handle
         )
-        child_processes[self.cluster_spec.task_address(job, task_index)] = partial(_end_of, process)
+        child_processes[self.cluster_spec.task_address(job, task_index)] = process.poll
         if self._output is not None and process.stdout is not None:
             follow_output(process.stdout, partial(self._output, job, task_index))
             process.stdout = None  # the thread's own
@@ -227,7 +220,6 @@ class LocalCluster(RunningCluster):
     def close(self) -> None:
         """End all processes. A second call does nothing."""
         self._finalizer()
-        atexit.unregister(self._finalizer)
 
     def __repr__(self) -> str:
         up = sum(p.poll() is None for p in self._processes.values())
@@ -288,21 +280,4 @@ def reserved_port(host: str = "127.0.0.1") -> socket.socket:
     return s
 
 
-def port_of(s: socket.socket) -> int:
-    """The port that a socket is bound to."""
-    port: Any = s.getsockname()[1]
-    return int(port)
-
-
 GRACE_S = 3.0  # between the request to end and SIGKILL
-
-
-def how_it_ended(code: int) -> str:
-    """A process's exit status as text."""
-    return f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
-
-
-def _end_of(process: subprocess.Popen[bytes]) -> str | None:
-    """How a process ended; None: it runs."""
-    code = process.poll()
-    return None if code is None else how_it_ended(code)

@@ -183,10 +183,6 @@ class ClusterMonitor:
         silent = None, time.monotonic()
         return [TaskStatus(task, at, *found.get(at, silent)) for task, at in sorted(self._addresses.items())]
 
-    def why_silent(self, address: str) -> str | None:
-        """An explanation why a task does not answer, if keys are the reason."""
-        return self._connections.why_silent(address)
-
     def close(self) -> None:
         self._connections.close()
 

@@ -56,7 +56,7 @@ from ..rpc.dispatch import RequestExecutor, Responder
 from ..shared_memory.pool import borrowed, share_variables
 from ..timeouts import DEAD_S
 from ..transport.endpoint import Endpoint
-from ..transport.keys import part_of, serve_with, served_with, server_keys
+from ..transport.keys import keys_of_servers, part_of, server_keys
 from ..transport.zmq_links import AddressInUse
 from ..wire.messages import Message
 from ..wire.schema import KINDS
@@ -284,7 +284,7 @@ class Server:
         # Otherwise the first step would wait for it, in all tasks at once.
         self._executor.worker.submit(self._worker.warm_up, self.config.kernel_options())
         if self._keys is not None:
-            serve_with(self._keys)
+            keys_of_servers.append(self._keys)
         if setting("DOVETAIL_METRICS"):
             try:
                 self._metrics = MetricsServer(
@@ -325,8 +325,8 @@ class Server:
         self._responder.is_stopping = True
         if self._is_listening:
             remove_server(self._address)
-            if self._keys is not None:
-                served_with(self._keys)
+            if self._keys in keys_of_servers:
+                keys_of_servers.remove(self._keys)
             self._executor.close()
             self._worker.close()
             self._copies.close()

@@ -142,23 +142,10 @@ def client_keys(folder: str | Path | None = None) -> Keys | None:
     """The keys of a client, as `server_keys`. Without a folder, a client in a server's process uses the server's keys."""
     if folder:
         return Keys.load(folder)
-    for keys in _of_servers:
-        return keys
-    return server_keys(None, CLIENT)
+    return keys_of_servers[0] if keys_of_servers else server_keys(None, CLIENT)
 
 
-_of_servers: list[Keys] = []  # keys of this process's servers
-
-
-def serve_with(keys: Keys) -> None:
-    """Record that a server of this process has started with these keys."""
-    _of_servers.append(keys)
-
-
-def served_with(keys: Keys) -> None:
-    """Record that it has stopped."""
-    if keys in _of_servers:
-        _of_servers.remove(keys)
+keys_of_servers: list[Keys] = []  # of the servers that this process runs
 
 
 def part_of(job: str, task_index: int) -> str:

@@ -38,11 +38,11 @@ from ...graph.core.errors import UnavailableError
 from ...placer.cluster.spec import ClusterSpec, check_ps_replicas, task_addresses
 from ...runtime.config import ConfigProto
 from ...runtime.logs import set_up_log
-from ...runtime.server.local_cluster import port_of, reserved_port
+from ...runtime.server.local_cluster import reserved_port
 from ...runtime.server.running_cluster import RunningCluster
 from ...runtime.server.server import Server
 from ...runtime.transport.endpoint import relocate
-from ...runtime.transport.keys import OWN, Keys, serve_with, served_with, write_keys
+from ...runtime.transport.keys import OWN, Keys, keys_of_servers, write_keys
 from ...runtime.transport.zmq_sockets import new_key_pair
 from ..resolvers.cluster_resolver import ClusterResolver
 
@@ -166,7 +166,7 @@ class Task:
         host = ray.util.get_node_ip_address()
         config = ConfigProto(device_count={"GPU": gpus}, intra_op_parallelism_threads=int(cpus))
         with reserved_port(host) as port:
-            at = f"{host}:{port_of(port)}"
+            at = f"{host}:{port.getsockname()[1]}"
             cluster = ray.get(found.join.options(**ALWAYS).remote(job, index, at))
             self.server = Server(cluster, job, index, config=config, keys=folder, listen=at)
         _follow(found, here=(cluster[job][index], at))
@@ -420,8 +420,8 @@ class RayCluster(RunningCluster):
             for job, i in self.tasks:  # other clusters may use these addresses
                 address = self.cluster_spec.task_address(job, i)
                 relocate(address, address)
-        if self.keys is not None:
-            served_with(self.keys)
+        if self.keys in keys_of_servers:
+            keys_of_servers.remove(self.keys)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         if self._owns_ray:
@@ -440,7 +440,7 @@ class RayCluster(RunningCluster):
             keys = self._folder = tempfile.mkdtemp(prefix="dovetail-ray-")
             write_keys(Path(keys), "cluster", new_key_pair())
         self.keys = Keys.load(keys)
-        serve_with(self.keys)  # sessions of this process use them
+        keys_of_servers.append(self.keys)  # sessions of this process use them
         return (Path(keys) / OWN).read_text(encoding="ascii")
 
     def _wait(self, promised: Iterable[Any], deadline: float, what: str) -> None:

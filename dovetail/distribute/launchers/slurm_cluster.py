@@ -21,7 +21,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from ...graph.core.errors import UnavailableError
 from ...placer.cluster.file_format import ClusterFile, TaskResources
 from ...placer.cluster.load import quantity
-from ...runtime.server.local_cluster import follow_output, how_it_ended
+from ...runtime.rpc.pending_call import how_it_ended
+from ...runtime.server.local_cluster import follow_output
 from ...runtime.server.running_cluster import RunningCluster
 from ...runtime.transport.keys import client_keys
 from ..resolvers.cluster_resolver import expand_hostlist, expand_tasks_per_node, slurm_cluster

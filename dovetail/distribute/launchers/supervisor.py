@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ...runtime.server.local_cluster import LocalCluster, how_it_ended
+from ...runtime.rpc.pending_call import how_it_ended
+from ...runtime.server.local_cluster import LocalCluster
 
 FIRST_PAUSE_S = 1.0  # before a task that has ended is started again ...
 MOST_PAUSE_S = 30.0  # ... twice as long each time, up to this ...

@@ -159,7 +159,8 @@ def _environment_of(targets: Mapping[str, str]) -> dict[str, str]:
 
 def _as_client(command: Sequence[str], environment: Mapping[str, str], watched: _Watched | None, restarts: int) -> int:
     """Run a program as the client, restart it when it fails, and return its exit status."""
-    from ...runtime.server.local_cluster import follow_output, how_it_ended  # loads ZeroMQ
+    from ...runtime.rpc.pending_call import how_it_ended  # loads ZeroMQ
+    from ...runtime.server.local_cluster import follow_output  # loads ZeroMQ
 
     left = restarts
     while True:

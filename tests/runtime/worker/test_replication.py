@@ -14,7 +14,7 @@ from dovetail.graph.core.dtypes import float32
 from dovetail.graph.core.errors import AbortedError, OpError, UnavailableError
 from dovetail.graph.resources.resource_manager import Resources
 from dovetail.graph.resources.variable import VariableState, changing
-from dovetail.runtime.server.local_cluster import port_of, reserved_port
+from dovetail.runtime.server.local_cluster import reserved_port
 from dovetail.runtime.server.running_cluster import RunningCluster
 from dovetail.runtime.transport.client import Connections, open_connections
 from dovetail.runtime.wire.messages import Message, decode, encode
@@ -255,7 +255,7 @@ def test_a_primary_that_is_stopped_closes_its_connections(monkeypatch: pytest.Mo
     monkeypatch.setenv("DOVETAIL_PS_REPLICAS", "2")
     before = set(open_connections)
     with reserved_port() as first, reserved_port() as second:
-        jobs = {"ps": [f"localhost:{port_of(port)}" for port in (first, second)]}
+        jobs = {"ps": [f"localhost:{port.getsockname()[1]}" for port in (first, second)]}
         servers = [tf.train.Server(jobs, "ps", i) for i in range(2)]
         replicators = [server._worker.replicator for server in servers]
         deadline = time.monotonic() + 20.0

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import dovetail as dt
 from dovetail.distribute.launchers.kubernetes_manifests import FILES, KEYS, METRICS_PORT, PORT, manifests
 from dovetail.placer.cluster.load import described_by
-from dovetail.runtime.server.local_cluster import port_of, reserved_port
+from dovetail.runtime.server.local_cluster import reserved_port
 from dovetail.runtime.transport.keys import write_keys
 from dovetail.runtime.transport.zmq_sockets import new_key_pair
 from dovetail.tools.cli import app
@@ -176,7 +176,7 @@ def test_a_container_serves(tmp_path: Path) -> None:
     with reserved_port() as port, reserved_port() as metrics:
         here = {
             f"{FILES}/cluster.json": str(tmp_path / "cluster.json"), KEYS: str(tmp_path), "$(TASK_INDEX)": "0",
-            f"$(POD_IP):{PORT}": f"127.0.0.1:{port_of(port)}", f"0.0.0.0:{METRICS_PORT}": f"127.0.0.1:{port_of(metrics)}",
+            f"$(POD_IP):{PORT}": f"127.0.0.1:{port.getsockname()[1]}", f"0.0.0.0:{METRICS_PORT}": f"127.0.0.1:{metrics.getsockname()[1]}",
         }  # fmt: skip
     (tmp_path / "cluster.json").write_text(made[0]["data"]["cluster.json"])
     (container,) = next(m for m in made if m["kind"] == "StatefulSet")["spec"]["template"]["spec"]["containers"]

@@ -171,14 +171,14 @@ def test_only_who_has_the_key_is_let_in(nodes: Nodes) -> None:
             assert session.run(v) == 5.0
         target, kept = cluster.target(), cluster.keys
         assert kept is not None
-        from dovetail.runtime.transport.keys import serve_with, served_with
+        from dovetail.runtime.transport.keys import keys_of_servers
 
-        served_with(kept)
+        keys_of_servers.remove(kept)
         try:
             with pytest.raises(dt.errors.OpError, match="no keys"):
                 dt.Session(target, config=dt.ConfigProto(wait_for_cluster_s=0.5, peer_timeout_s=1))
         finally:
-            serve_with(kept)
+            keys_of_servers.append(kept)
     assert not kept.folder.exists()
 
 
