@@ -24,7 +24,7 @@ def check(got: Any, want: Any, digits: float, name: str = "") -> None:
 
 
 def compiles(routine: Routine, targets: Sequence[Target] = TARGETS, stack: int = 0) -> None:
-    """Each kernel has a binary that takes its parameters and spills at most `stack` bytes: a few are no spilled tile.
+    """Each kernel has a binary that takes its parameters, fits shared memory, and spills at most `stack` bytes: a few are no spilled tile.
 
     A GPU that tests run on loads those that are for it.
     """
@@ -32,6 +32,7 @@ def compiles(routine: Routine, targets: Sequence[Target] = TARGETS, stack: int =
         for target in targets:
             binary = compile_kernel(kernel, target)  # compares the parameters with those of the binary
             assert binary.spills <= stack, f"{kernel.name} for {target} spills {binary.spills} bytes\n{kernel.text}"
+            assert binary.shared_bytes <= target.block_shared_bytes, f"{kernel.name} for {target}"
             assert binary.registers > 0
             assert binary.threads == kernel.num_warps * 32
             loads([binary])
