@@ -44,7 +44,7 @@ def test_a_cold_run_has_the_bits_of_a_warm_one(monkeypatch: pytest.MonkeyPatch) 
     compiled = ran(warm=True)
     assert ran() != compiled  # what the switch is for
     monkeypatch.setenv("DOVETAIL_DETERMINISTIC", "0")  # so that it is taken back afterwards
-    dt.config.experimental.enable_op_determinism()
+    dt.config.enable_op_determinism()
     assert ran() == compiled
 
 

@@ -4,5 +4,6 @@
 """
 
 from . import experimental
+from .experimental import enable_op_determinism
 
-__all__ = ["experimental"]
+__all__ = ["enable_op_determinism", "experimental"]
