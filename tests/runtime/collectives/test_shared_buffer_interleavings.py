@@ -1,13 +1,14 @@
 """All orders of the loads and stores of two members in a shared buffer: the code of `shared_buffer.py` and `shared_memory_algorithms.py`
 itself, with threads that take turns at each access of a word that the other one writes or reads, and between data and its counter.
 
-What is shown: every member gets the sum, whatever the order, and none waits for ever: no wake-up is lost.
+What is shown, for each mode of an all-reduce and for a gather: every member gets the right values, whatever the order, at the end of its
+run and afterwards, and none waits for ever: no wake-up is lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from interleavings import Choices, Turns, explore
 
 from dovetail.runtime.collectives import shared_memory_algorithms
 from dovetail.runtime.collectives.shared_buffer import TAKEN, BufferLayout, SharedBuffer
-from dovetail.runtime.collectives.shared_memory_algorithms import SharedMemoryAllReduce
+from dovetail.runtime.collectives.shared_memory_algorithms import SharedMemoryAllReduce, SharedMemoryGather
+from dovetail.runtime.shared_memory.segment import PAGE
 
 MEMBERS = 2
 LABEL = b"sum".ljust(232, b"\0")
@@ -59,9 +61,10 @@ class Buffer(SharedBuffer):
 class World:
     """A buffer, and two members that run a collective in it."""
 
-    def __init__(self, choices: Choices, known: set[Hashable]) -> None:
+    def __init__(self, case: Case, choices: Choices, known: set[Hashable]) -> None:
+        self.case = case
         self.turns = Turns(choices, known)
-        self.layout = BufferLayout(MEMBERS, 256, 0, 0)
+        self.layout = BufferLayout(MEMBERS, 256, case.areas, PAGE if case.areas else 0)
         self.memory = memoryview(bytearray(self.layout.bytes))
         self.buffers = [self.member(rank) for rank in range(MEMBERS)]
         self.told = [False] * MEMBERS  # by a message
@@ -75,9 +78,9 @@ class World:
     def tell(self, rank: int) -> None:
         self.told[rank] = True
 
-    def reduce(self, rank: int, value: float) -> Any:
-        """One all-reduce of one member, as the executor runs it."""
-        algorithm = SharedMemoryAllReduce(np.full(2, value, np.float64), "sum")
+    def run(self, rank: int) -> tuple[Any, list[float]]:
+        """One run of one member, as the executor runs it: the result, and what was in it at the end of the run."""
+        algorithm = self.case.make(np.full(2, rank + 1.0))
         algorithm.start(self.buffers[rank], 0, LABEL)
         is_done = algorithm.drive(lambda: False)
         while not is_done:
@@ -88,25 +91,49 @@ class World:
             if algorithm.look():
                 self.buffers[rank].set_notify(False)
                 is_done = algorithm.drive(lambda: False)
-        return algorithm.result
+        return algorithm.result, list(algorithm.result)
+
+
+class Case(NamedTuple):
+    """What the members run, what each gets, and in which buffer."""
+
+    make: Callable[[Any], SharedMemoryAllReduce]
+    expected: list[float]
+    flat: bool = True
+    areas: int = 0
+
+
+def all_reduce(value: Any) -> SharedMemoryAllReduce:
+    return SharedMemoryAllReduce(value, "sum")
+
+
+CASES = {
+    "flat": Case(all_reduce, [3.0, 3.0]),
+    "copied": Case(all_reduce, [3.0, 3.0], flat=False),
+    "common": Case(all_reduce, [3.0, 3.0], flat=False, areas=1),
+    "gather": Case(SharedMemoryGather, [1.0, 1.0, 2.0, 2.0]),
+}
 
 
 @pytest.fixture
-def played() -> Callable[..., int]:
-    def play_all() -> int:
+def played(monkeypatch: pytest.MonkeyPatch) -> Callable[[Case], int]:
+    def play_all(case: Case) -> int:
         known: set[Hashable] = set()
+        if not case.flat:
+            monkeypatch.setattr(shared_memory_algorithms, "FLAT_BYTES", 0)
 
         def play(choices: Choices) -> None:
-            world = World(choices, known)
-            found: list[Any] = [None] * MEMBERS
+            world = World(case, choices, known)
+            found: list[tuple[Any, list[float]]] = [([], [])] * MEMBERS
 
             def work(rank: int) -> None:
-                found[rank] = world.reduce(rank, rank + 1.0)
+                found[rank] = world.run(rank)
 
             for rank in range(MEMBERS):
                 world.turns.add(lambda rank=rank: work(rank))
             world.turns.play(lambda: (bytes(world.memory), tuple(world.told)))
-            assert [list(result) for result in found] == [[3.0, 3.0]] * MEMBERS
+            for result, at_its_end in found:
+                assert list(result) == at_its_end == case.expected
 
         assert explore(play, limit=1_000_000) > 0
         return len(known)
@@ -115,12 +142,10 @@ def played() -> Callable[..., int]:
 
 
 @pytest.mark.parametrize(
-    "flat", [pytest.param(True, id="one wait"), pytest.param(False, id="two waits", marks=pytest.mark.slow)]
+    "name", [pytest.param(name, marks=() if CASES[name].flat else pytest.mark.slow) for name in CASES]
 )
-def test_every_order_of_a_run(played: Callable[..., int], monkeypatch: pytest.MonkeyPatch, flat: bool) -> None:
-    if not flat:
-        monkeypatch.setattr(shared_memory_algorithms, "FLAT_BYTES", 0)
-    assert played() > 1_000
+def test_every_order_of_a_run(played: Callable[[Case], int], name: str) -> None:
+    assert played(CASES[name]) > 1_000
 
 
 def test_a_member_that_does_not_wake_the_other_is_found(
@@ -133,7 +158,7 @@ def test_a_member_that_does_not_wake_the_other_is_found(
 
     monkeypatch.setattr(SharedBuffer, "advance", advance)
     with pytest.raises(AssertionError, match="waits forever"):
-        played()
+        played(CASES["flat"])
 
 
 def test_a_counter_that_changes_before_its_data_is_found(
@@ -145,4 +170,4 @@ def test_a_counter_that_changes_before_its_data_is_found(
 
     monkeypatch.setattr(SharedMemoryAllReduce, "_stage_round", stage)
     with pytest.raises(AssertionError):
-        played()
+        played(CASES["flat"])
