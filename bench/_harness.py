@@ -100,11 +100,12 @@ def measure(
     rounds: int = 9,
     min_sample_s: float = 0.01,
     clock: Callable[[], float] = time.perf_counter,
+    rest: float = 0.0,
 ) -> tuple[float, float | None]:
     """Time two callables in turn; return the median seconds per call of each (None without a peer).
 
     First the number of calls per sample grows until WARM_UP samples last `min_sample_s` each, so that short calls
-    are timed many at once; this warms both up, too. Then follow `rounds` samples of each.
+    are timed many at once; this warms both up, too. Then follow `rounds` samples of each, after a rest of so many seconds.
     """
     functions = [dovetail] if peer is None else [dovetail, peer]
     calls = [_calls_per_sample(function, min_sample_s, clock) for function in functions]
@@ -112,6 +113,7 @@ def measure(
     order = list(range(len(functions)))
     for _ in range(rounds):
         for which in order:
+            time.sleep(rest)
             samples[which].append(_sample(functions[which], calls[which], clock))
         order.reverse()
     medians = [statistics.median(each) for each in samples]
