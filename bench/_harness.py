@@ -193,11 +193,11 @@ def _measured_by_name(
     kept: dict[str, Any] | None = None
     if path is not None and path.exists() and set(wanted) != set(groups):
         kept = json.loads(path.read_text(encoding="utf-8"))
-        found = {(each["name"], each["peer_name"]): Row(**each) for each in kept["rows"]}
+        found = {_key(Row(**each)): Row(**each) for each in kept["rows"]}
     for name in wanted:
         try:
             for each in groups[name](quick):
-                found[each.name, each.peer_name] = each
+                found[_key(each)] = each
                 ratio = "" if each.ratio is None else f", {each.ratio:.3g} of {each.peer_name}"
                 print(f"{each.name}: {each.dovetail:.4g} {each.unit}{ratio}", file=sys.stderr, flush=True)
                 if path is not None:
@@ -206,6 +206,11 @@ def _measured_by_name(
             traceback.print_exc()
             failed.append(name)
     return list(found.values())
+
+
+def _key(each: Row) -> tuple[str, str]:
+    """What a row measures: its name without the processor time that `ablation.py` adds, and the peer."""
+    return each.name.partition(" (processor time")[0], each.peer_name
 
 
 def _write(path: Path, what: dict[str, Any]) -> None:
