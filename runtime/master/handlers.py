@@ -9,6 +9,7 @@ C. Gray, D. Cheriton: Leases, an efficient fault-tolerant mechanism for distribu
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -21,7 +22,7 @@ from ...placer.cluster.spec import ClusterSpec, addresses_of
 from ...placer.serialize.write import plan_lines
 from .. import timeouts
 from ..config import ConfigProto
-from ..rpc.dispatch import NAME_CHARS, Limit, Quota, RequestExecutor, Responder
+from ..rpc.dispatch import NAME_CHARS, Limit, RequestExecutor, Responder
 from ..wire.messages import Message
 from ..worker.registration import device_fields
 from .master import Master, Signature
@@ -38,9 +39,11 @@ class MasterHandlers:
         self._executor = executor
         self._responder = responder
         name = "DOVETAIL_CLIENT_SESSIONS"
-        self._quota = Quota(Limit(setting(name), "sessions open", name, "Close some"))
-        master.on_close = lambda session: self._quota.give_back(session.owner, 1)
-        self._opening: set[tuple[bytes, int]] = set()  # calls that open sessions: connection of the client, request
+        self._limit = Limit(setting(name), "sessions open", name, "Close some")
+        self._opening: dict[
+            tuple[bytes, int], str
+        ] = {}  # call that opens a session: (connection, request) -> the client's key
+        self._lock = threading.Lock()  # guards the limit while calls are added
 
     def on_call(self, peer: bytes, message: Message) -> None:
         """Handle a client's request about a session, by the method of its kind."""
@@ -79,7 +82,7 @@ class MasterHandlers:
                     self._executor.master.submit(self._master.close_session, session.handle)
         for call in list(self._opening):
             if self._responder.is_silent(call[0], now) or self._responder.endpoint.is_gone(call[0]):
-                self._opening.discard(call)
+                self._opening.pop(call, None)
 
     def _create_session(
         self, message: Message, peer: bytes, owner: str, tell: Callable[[Sequence[str]], None]
@@ -90,17 +93,16 @@ class MasterHandlers:
             self._check_cluster(ClusterSpec(config.cluster_def))
             config.isolate_session_state = True
         call = peer, message.fields["request"]
-        self._quota.take(owner, 1)  # also while it is being opened
-        self._opening.add(call)
+        with self._lock:
+            opened = [session.owner for session in self._master.sessions() if session.heard[0]]
+            self._limit.check([*opened, *self._opening.values()].count(owner), 1)
+            self._opening[call] = owner
         try:
             session = self._master.create_session(
                 config, tell=tell, forsaken=lambda: call not in self._opening, client=_client_of(message), owner=owner
             )
-        except BaseException:
-            self._quota.give_back(owner, 1)
-            raise
         finally:
-            self._opening.discard(call)
+            self._opening.pop(call, None)
         session.heard = peer, time.monotonic()
         return message.reply(
             session=session.handle, devices=[device_fields(d) for d in session.cluster.devices],

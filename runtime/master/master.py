@@ -98,17 +98,12 @@ class MasterSession:
 
 
 class Master:
-    """The sessions of one server, or the one session in this process.
-
-    Attributes:
-        on_close: called with each session that is closed.
-    """
+    """The sessions of one server, or the one session in this process."""
 
     def __init__(self, task: str, workers: Workers) -> None:
         self.task = task
         self._workers = workers
         self._sessions: dict[str, MasterSession] = {}
-        self.on_close: Callable[[MasterSession], None] = lambda session: None
         self._lock = threading.Lock()
 
     def create_session(
@@ -260,7 +255,6 @@ class Master:
         with self._lock:
             session = self._sessions.pop(handle, None)
         if session is not None:
-            self.on_close(session)
             self._forget(session)
 
     def _forget(self, session: MasterSession) -> None:

@@ -1,7 +1,7 @@
 """Requests and replies over the transport: servers answer, callers wait with limits, and both detect failures.
 
     dispatch           a server's side: `Responder` (replies, errors, messages to other tasks), `RequestExecutor` (thread pools),
-                       `Quota` (limits per client)
+                       `Limit` (limits per client)
     pending_call       a client's side: `call` and `PendingReplies` wait for replies and ping the tasks that owe one
     failure_detection  silent and restarted tasks; tensors and collectives' messages that were lost
 

@@ -1,7 +1,8 @@
-"""A server's side of requests: replies, thread pools for slow ones, and quotas.
+"""A server's side of requests: replies, thread pools for slow ones, and limits per client.
 
-A request over its client's quota fails with ResourceExhaustedError. A client is identified by its key. Without keys it is a process, with
-all connections of its threads. It sends its name when it opens a session. Steps belong to programs, and programs to sessions.
+A request over its client's limit fails with ResourceExhaustedError. What a client uses is what runs for it; nothing else counts it. A
+client is identified by its key. Without keys it is a process, with all connections of its threads. It sends its name when it opens a
+session. Steps belong to programs, and programs to sessions.
 """
 
 from __future__ import annotations
@@ -10,10 +11,8 @@ import logging
 import math
 import os
 import secrets
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from operator import add, sub
 from typing import Any, NamedTuple
 
 from ...graph.core.errors import AbortedError, InternalError, OpError, ResourceExhaustedError, UnavailableError
@@ -113,6 +112,11 @@ class Limit(NamedTuple):
         what: the resource, for the error: "running steps".
         setting: the setting of the limit.
         remedy: what the client can do.
+
+    >>> Limit(1, "running steps", "DOVETAIL_CLIENT_STEPS").check(1, 1)
+    Traceback (most recent call last):
+    ...
+    ResourceExhaustedError: This client has 1 running steps at this server, and 1 more would be over the limit of 1 ...
     """
 
     most: int
@@ -120,53 +124,13 @@ class Limit(NamedTuple):
     setting: str
     remedy: str = "Wait until some have ended"
 
-
-class Quota:
-    """How much of some resources each client uses, with limits. Any thread may use it.
-
-    >>> steps = Quota(Limit(1, "running steps", "DOVETAIL_CLIENT_STEPS"))
-    >>> steps.take("alice", 1)
-    >>> steps.take("bob", 1)
-    >>> steps.take("alice", 1)
-    Traceback (most recent call last):
-    ...
-    ResourceExhaustedError: This client has 1 running steps at this server, and 1 more would be over the limit of 1 ...
-    """
-
-    def __init__(self, *limits: Limit) -> None:
-        self._limits = limits
-        self._nothing = (0,) * len(limits)
-        self._taken: dict[str | bytes, tuple[int, ...]] = {}
-        self._lock = threading.Lock()
-
-    def take(self, client: str | bytes, *amounts: int) -> None:
-        """Add to a client's use of each resource.
-
-        Raises:
-            ResourceExhaustedError: it would exceed a limit; nothing is added.
-        """
-        with self._lock:
-            now = self._taken.get(client, self._nothing)
-            for limit, has, more in zip(self._limits, now, amounts, strict=True):
-                if limit.most and has + more > limit.most:
-                    raise ResourceExhaustedError.of(
-                        f"This client has {has} {limit.what} at this server, and {more} more would be over the limit of "
-                        f"{limit.most} ({limit.setting} of the server). {limit.remedy}"
-                    )
-            self._taken[client] = tuple(map(add, now, amounts))
-
-    def give_back(self, client: str | bytes, *amounts: int) -> None:
-        with self._lock:
-            left = tuple(map(sub, self._taken.get(client, self._nothing), amounts))
-            if max(left) > 0:
-                self._taken[client] = left
-            else:
-                self._taken.pop(client, None)
-
-    def taken(self) -> tuple[int, ...]:
-        """The total use of each resource by all clients."""
-        with self._lock:
-            return tuple(map(sum, zip(self._nothing, *self._taken.values(), strict=True)))
+    def check(self, has: int, more: int) -> None:
+        """ResourceExhaustedError: a client that has so much asks for more, and the sum exceeds the limit."""
+        if self.most and has + more > self.most:
+            raise ResourceExhaustedError.of(
+                f"This client has {has} {self.what} at this server, and {more} more would be over the limit of "
+                f"{self.most} ({self.setting} of the server). {self.remedy}"
+            )
 
 
 logger = logging.getLogger(__name__)
@@ -187,20 +151,21 @@ class RequestExecutor:
         self.master = ThreadPoolExecutor(8, thread_name_prefix="dovetail-master")
         self.worker = ThreadPoolExecutor(2, thread_name_prefix="dovetail-compile")
         self._responder = responder
-        self._quota = Quota(Limit(setting("DOVETAIL_CLIENT_STEPS"), "unanswered calls", "DOVETAIL_CLIENT_STEPS"))
-        self._open: set[tuple[bytes, int]] = set()  # (connection, request)
+        self._limit = Limit(setting("DOVETAIL_CLIENT_STEPS"), "unanswered calls", "DOVETAIL_CLIENT_STEPS")
+        self._open: dict[tuple[bytes, int], str | bytes] = {}  # (connection, request) -> the client that it counts for
 
     def answer(
         self, pool: ThreadPoolExecutor, peer: bytes, message: Message, work: Callable[[Message], Message],
         client: str = "",
     ) -> None:  # fmt: skip
-        """Reply with the result of `work`, computed in a pool. Errors become error replies.
+        """Reply with the result of `work`, computed in a pool. Errors become error replies. For the I/O thread.
 
         It counts for `client`, with connection `peer`; calls of other servers count per connection.
         """
         responder, request, owner = self._responder, message.fields["request"], client or peer
+        call = peer, request
         try:
-            self._quota.take(owner, 1)
+            self._limit.check(list(self._open.values()).count(owner), 1)
         except OpError as e:
             responder.refuse(peer, request, e)
             return
@@ -213,18 +178,17 @@ class RequestExecutor:
             except Exception as e:
                 logger.exception("%s: while serving %s", responder.task, message.kind)
                 reply = responder.error(request, InternalError.of(f"{type(e).__name__}: {e}"))
-            self._quota.give_back(owner, 1)
+            self._open[call] = b""  # it counts no more when its client asks again
             try:
                 responder.reply(peer, reply)
             finally:  # if there is no answer, a pong tells the client
-                self._open.discard((peer, request))
+                del self._open[call]
 
-        self._open.add((peer, request))
+        self._open[call] = owner
         try:
             pool.submit(answer)
         except RuntimeError:  # the pool is shut down: the server is stopping
-            self._quota.give_back(owner, 1)
-            self._open.discard((peer, request))
+            del self._open[call]
             responder.refuse(peer, request, UnavailableError.of(f"The server of {responder.task} is stopping"))
 
     def works_on(self, peer: bytes, request: int) -> bool:

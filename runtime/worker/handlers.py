@@ -17,7 +17,7 @@ from ...graph.core.errors import OpError, invalid
 from ...graph.core.settings import setting
 from ...placer.partition.partitioned_graph import task_of
 from ..observability.step_notes import Recorder
-from ..rpc.dispatch import Limit, Quota, RequestExecutor, Responder
+from ..rpc.dispatch import Limit, RequestExecutor, Responder
 from ..timeouts import SILENT_S
 from ..wire.messages import Message
 from .executor import Outcome
@@ -31,16 +31,16 @@ class StepHandlers:
     """The parts of steps that clients have asked for. They start on the I/O thread, and end on any thread.
 
     Attributes:
-        quota: the running steps of each client, and the bytes fed to them.
+        running: step -> the connection of its client, whose step it is, and the bytes fed to it, which count towards that one's limits.
     """
 
     def __init__(self, worker: Worker, responder: Responder) -> None:
         self.responder = responder
-        self.quota = Quota(
-            Limit(setting("DOVETAIL_CLIENT_STEPS"), "running steps", "DOVETAIL_CLIENT_STEPS"),
-            Limit(setting("DOVETAIL_CLIENT_MB") << 20, "bytes fed to running steps", "DOVETAIL_CLIENT_MB"),
+        self._most_steps = Limit(setting("DOVETAIL_CLIENT_STEPS"), "running steps", "DOVETAIL_CLIENT_STEPS")
+        self._most_bytes = Limit(
+            setting("DOVETAIL_CLIENT_MB") << 20, "bytes fed to running steps", "DOVETAIL_CLIENT_MB"
         )
-        self.running: dict[int, bytes] = {}  # step -> the connection of its client
+        self.running: dict[int, tuple[bytes, str | bytes, int]] = {}
         self._worker = worker
 
     def on_run(self, peer: bytes, message: Message) -> None:
@@ -63,25 +63,24 @@ class StepHandlers:
         for tensor in feeds.values():
             size += tensor.nbytes
         try:
-            self.quota.take(whose, 1, size)
+            fed = [n for _, owner, n in list(self.running.values()) if owner == whose]
+            self._most_steps.check(len(fed), 1)
+            self._most_bytes.check(sum(fed), size)
         except OpError as e:
             self.responder.refuse(peer, request, e)
             return
         alone = self._worker.inline_program(program) if recorder is None else None
         if alone is not None:
             outcome = self._worker.run_inline(step, alone, feeds)
-            self.quota.give_back(whose, 1, size)
             self.answer(peer, request, outcome)
             return
-        self.running[step] = peer
+        self.running[step] = peer, whose, size
         # No closure: its variables would be cells, which inline steps, too, would pay for.
-        finish = partial(self._finish, peer, request, step, whose, size, recorder)
+        finish = partial(self._finish, peer, request, step, recorder)
         self._worker.start(step, program, feeds, finish, recorder=recorder)
 
-    def _finish(
-        self, peer: bytes, request: int, step: int, whose: str | bytes, size: int, recorder: Recorder | None, outcome: Outcome
-    ) -> None:  # fmt: skip
-        self.quota.give_back(whose, 1, size)
+    def _finish(self, peer: bytes, request: int, step: int, recorder: Recorder | None, outcome: Outcome) -> None:
+        self.running[step] = peer, b"", 0  # it counts no more when its client starts the next step
         try:
             if recorder is not None:
                 notes = recorder.finished().pack()
@@ -103,11 +102,11 @@ class StepHandlers:
 
     def runs(self, peer: bytes, step: int) -> bool:
         """Whether a part of a step runs here for the client at `peer`."""
-        return self.running.get(step) == peer
+        return step in self.running and self.running[step][0] == peer
 
     def end_forsaken(self, now: float) -> None:
         """Abort the steps of clients that have been silent for `SILENT_S`, so that no step waits here forever."""
-        for step, peer in list(self.running.items()):
+        for step, (peer, _, _) in list(self.running.items()):
             if self.responder.is_silent(peer, now):
                 why = f"The client has been silent for {SILENT_S:.0f} s"
                 logger.warning("%s: ending step %d: %s", self.responder.task, step, why)

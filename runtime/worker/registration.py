@@ -37,7 +37,7 @@ class Registration:
         seed: seed of the session's random numbers.
         isolated: whether the session has its own state.
         peer_timeout_s: seconds of silence after which a task counts as dead.
-        client: the name of the process that opened the session; its steps count towards its quota (`rpc/dispatch.py`).
+        client: the name of the process that opened the session; its steps count towards its limit (`rpc/dispatch.py`).
     """
 
     program: str

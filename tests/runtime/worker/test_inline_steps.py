@@ -81,7 +81,6 @@ def test_it_is_run_at_once_and_its_end_is_remembered() -> None:
         assert not worker.is_new(number) and not worker.running() and not steps.running
     steps.on_run(b"me", asked(3))  # heard twice
     assert len(letters.kept) == 3 and worker.resources.steps_started == 3 and not worker.failed
-    assert steps.quota.taken() == (0, 0)
 
 
 def test_silent_clients_are_forgotten() -> None:
@@ -119,7 +118,7 @@ def test_what_ended_it_before_it_began_is_told(is_inline: bool) -> None:
     steps.on_run(b"me", asked(1))
     told = letters.kept[-1].fields
     assert (told["request"], told["code"], told["message"]) == (1, "RESOURCE_EXHAUSTED", "too large")
-    assert not worker.running() and not steps.running and steps.quota.taken() == (0, 0)
+    assert not worker.running() and not steps.running
 
 
 def test_an_abort_that_comes_while_the_step_starts_ends_it() -> None:
@@ -148,9 +147,9 @@ def test_a_step_whose_answer_cannot_be_sent_runs_no_longer() -> None:
     letters = Letters()
     letters.endpoint.reply = lambda peer, message: 1 // 0  # type: ignore[method-assign,assignment,return-value]
     steps = StepHandlers(worker, letters)
-    steps.running[1] = b"me"
+    steps.running[1] = b"me", b"me", 0
     with pytest.raises(ZeroDivisionError):
-        steps._finish(b"me", 1, 1, b"me", 0, None, {})
+        steps._finish(b"me", 1, 1, None, {})
     assert not steps.runs(b"me", 1)
 
 
@@ -159,7 +158,7 @@ def test_it_is_refused_to_a_client_that_has_too_much(monkeypatch: pytest.MonkeyP
     worker, _ = made(partition())
     letters = Letters()
     steps = StepHandlers(worker, letters)
-    steps.quota.take(b"me", 1, 0)
+    steps.running[9] = b"me", b"me", 0
     steps.on_run(b"me", asked(1))
     steps.on_run(b"another", asked(2))
     assert [m.fields.get("code") for m in letters.kept] == ["RESOURCE_EXHAUSTED", None]
