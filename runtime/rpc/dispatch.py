@@ -182,13 +182,13 @@ class RequestExecutor:
             try:
                 responder.reply(peer, reply)
             finally:  # if there is no answer, a pong tells the client
-                del self._open[call]
+                self._open.pop(call, None)
 
         self._open[call] = owner
         try:
             pool.submit(answer)
         except RuntimeError:  # the pool is shut down: the server is stopping
-            del self._open[call]
+            self._open.pop(call, None)
             responder.refuse(peer, request, UnavailableError.of(f"The server of {responder.task} is stopping"))
 
     def works_on(self, peer: bytes, request: int) -> bool:

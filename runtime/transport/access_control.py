@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import socket
 import threading
 import time
@@ -86,7 +85,7 @@ class AccessControl:
                 if len(self._admitted) > MAX_ADMITTED:
                     self._admitted.popitem(last=False)
                 return True
-        _end_connection(descriptor, end)
+        end_connection(descriptor, end)
         return False
 
     def owner(self, peer: bytes) -> str:
@@ -104,7 +103,7 @@ class AccessControl:
             for peer in revoked:
                 del self._admitted[peer]
         for admitted in revoked.values():
-            _end_connection(admitted.descriptor, admitted.end)
+            end_connection(admitted.descriptor, admitted.end)
         return list(revoked)
 
     def look(self) -> None:
@@ -213,27 +212,18 @@ def mechanism_of(address: str, patience_s: float) -> str:
 
 
 def peer_of(descriptor: int) -> object:
-    """The remote address of a TCP connection that another object owns; None if it is closed."""
-    with contextlib.suppress(OSError), _socket_at(descriptor) as sock:
+    """The remote address of a TCP connection that another object owns; None if it is closed, or no connection."""
+    # A name of this family is long enough for all.
+    with contextlib.suppress(OSError), socket.fromfd(descriptor, socket.AF_INET6, socket.SOCK_STREAM) as sock:
         return sock.getpeername()
     return None
 
 
-def _end_connection(descriptor: int, end: object) -> None:
+def end_connection(descriptor: int, end: object) -> None:
     """End the TCP connection of a descriptor if it still has that remote end. The number may have been reused since."""
-    with contextlib.suppress(OSError), _socket_at(descriptor) as sock:
+    with contextlib.suppress(OSError), socket.fromfd(descriptor, socket.AF_INET6, socket.SOCK_STREAM) as sock:
         if end is not None and sock.getpeername() == end:
             sock.shutdown(socket.SHUT_RDWR)
-
-
-def _socket_at(descriptor: int) -> socket.socket:
-    """A duplicate socket for a descriptor that another object owns. OSError: it is closed, or is not a socket any more."""
-    copy = os.dup(descriptor)
-    try:
-        return socket.socket(fileno=copy)
-    except OSError:
-        os.close(copy)
-        raise
 
 
 def _host_of(descriptor: int) -> str:

@@ -7,21 +7,18 @@ others.
 
 from __future__ import annotations
 
-import contextlib
-import heapq
 import itertools
 import os
 import signal
-import socket
-import stat
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ...graph.core.fault_injection import faults
 from ...graph.core.settings import setting
+from .access_control import end_connection, peer_of
 
 
 class LinkFaults:
@@ -30,11 +27,9 @@ class LinkFaults:
     def __init__(self) -> None:
         self._carried = itertools.count(1)
         self._came: dict[str, int] = {}
-        self._lock = threading.Condition()
-        self._free: dict[Hashable, float] = {}  # link -> time when its messages have arrived
-        self._delayed: list[tuple[float, int, Callable[[], object]]] = []
-        self._order = itertools.count()
-        self._carrier: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._free: dict[Hashable, float] = {}  # link -> time when its messages have passed it
+        self._carriers: dict[Hashable, ThreadPoolExecutor] = {}  # link -> a thread that keeps its messages in order
 
     def passes(self, address: str | None = None) -> bool:
         """Whether a message arrives. `address`: its destination, if that is a server."""
@@ -52,32 +47,23 @@ class LinkFaults:
     def carry(
         self, link: Hashable, frames: Sequence[Any], arrive: Callable[[], object], address: str | None = None
     ) -> None:
-        """Call `arrive` when the message has passed the link: now, later, or never."""
+        """Call `arrive` when the message has passed the link, on a thread of the link; never if it is lost."""
         if not self.passes(address):
             return
         active = faults()
         delay, rate = float(active.get("delay", 0)) / 1e3, float(active.get("rate", 0)) * (1 << 20)
+
+        def carried() -> None:
+            time.sleep(max(0.0, free + delay - time.monotonic()))
+            arrive()
+
         with self._lock:
             now = time.monotonic()
             free = max(now, self._free.get(link, now)) + (sum(map(len, frames)) / rate if rate else 0.0)
             self._free[link] = free
-            if delay or rate or self._delayed:
-                heapq.heappush(self._delayed, (free + delay, next(self._order), arrive))
-                if self._carrier is None:
-                    self._carrier = threading.Thread(target=self._deliver, name="dovetail-faults", daemon=True)
-                    self._carrier.start()
-                self._lock.notify()
-                return
-            self._free.clear()
-        arrive()
-
-    def _deliver(self) -> None:
-        while True:
-            with self._lock:
-                while not self._delayed or self._delayed[0][0] > time.monotonic():
-                    self._lock.wait(self._delayed[0][0] - time.monotonic() if self._delayed else None)
-                _, _, arrive = heapq.heappop(self._delayed)
-                arrive()  # under the lock, to keep the order; it only queues
+            if link not in self._carriers:
+                self._carriers[link] = ThreadPoolExecutor(1, "dovetail-faults")
+            self._carriers[link].submit(carried)
 
     def arrived(self, kind: str) -> None:
         """Count a received message of this kind. The process exits if it is the chosen one."""
@@ -91,13 +77,10 @@ class LinkFaults:
 
 def break_connections() -> None:
     """Break the TCP connections of this process. Otherwise ZeroMQ's heartbeats would pass a network that is to be cut."""
-    for file in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            if stat.S_ISSOCK(file.stat().st_mode):
-                with socket.socket(fileno=os.dup(int(file.name))) as sock:
-                    if sock.family in (socket.AF_INET, socket.AF_INET6):
-                        sock.getpeername()  # keep listening sockets
-                        sock.shutdown(socket.SHUT_RDWR)
+    for descriptor in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208  (numbers)
+        end = peer_of(descriptor)
+        if isinstance(end, tuple):  # no Unix socket
+            end_connection(descriptor, end)
 
 
 def link_faults() -> LinkFaults | None:
