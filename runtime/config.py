@@ -10,7 +10,7 @@ import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, get_type_hints
 
 import msgspec
 
@@ -45,14 +45,23 @@ class Options:
             if type(f.default) is bool and type(value) is not bool and value not in (0, 1):
                 raise TypeError(f"{type(self).__name__}.{f.name} must be True or False, not {value!r}")
 
+    def _changed(self) -> dict[str, Any]:
+        """The options that differ from their defaults, by name."""
+        plain, names = type(self)(), [f.name for f in dataclasses.fields(self)]  # type: ignore[arg-type]
+        return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(plain, name)}
+
     def __repr__(self) -> str:
-        said = []
-        for f in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = getattr(self, f.name)
-            default = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
-            if value != default:
-                said.append(f"{f.name}={value!r}")
-        return f"{type(self).__name__}({', '.join(said)})"
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._changed().items())})"
+
+    def over(self, defaults: Self) -> Self:
+        """A copy whose default-valued options are replaced by those of `defaults`."""
+        found = self._changed()
+        for name, value in defaults._changed().items():
+            if isinstance(value, Options):
+                found[name] = getattr(self, name).over(value)
+            elif name not in _OWN:
+                found.setdefault(name, value)
+        return dataclasses.replace(self, **found)  # type: ignore[type-var]
 
 
 @dataclass(slots=True, repr=False)
@@ -243,11 +252,6 @@ class ConfigProto(Options):
         except ValueError as e:
             raise invalid(f"{e} (ConfigProto.kernel_backend, or DOVETAIL_BACKEND)") from None
 
-    def over(self, defaults: ConfigProto) -> ConfigProto:
-        """A copy whose default-valued options are replaced by those of `defaults`."""
-        merged: ConfigProto = _over(self, defaults)
-        return merged
-
     def settled(self) -> ConfigProto:
         """A copy in which no option depends on settings or files of the process that reads it.
 
@@ -302,17 +306,6 @@ _OWN: Final = frozenset(
     {"device_count", "cluster_def", "placement_costs", "kernel_backend", "kernel_check", "graph_rewrite", "keys"}
 )
 """Options that belong to a server, or that a client settles before its request: not defaults of sessions."""
-
-
-def _over(options: Any, defaults: Any) -> Any:
-    plain, found = type(options)(), {}
-    for f in dataclasses.fields(options):
-        value, other = getattr(options, f.name), getattr(defaults, f.name)
-        if isinstance(value, Options):
-            found[f.name] = _over(value, other)
-        elif f.name not in _OWN and value == getattr(plain, f.name):
-            found[f.name] = other
-    return dataclasses.replace(options, **found)
 
 
 def check_config(config: Any) -> ConfigProto:

@@ -152,7 +152,7 @@ class LocalCluster(RunningCluster):
                 running.stdin.close()
         command = self._programs.get(job) or [
             sys.executable, "-m", "dovetail.runtime.server.process", f"/job:{job}/task:{task_index}",
-            "--device-count", json.dumps(_of_job(self._device_count, job)),
+            json.dumps(_of_job(self._device_count, job)),
         ]  # fmt: skip
         gpus = self._emulate_gpus if isinstance(self._emulate_gpus, int) else self._emulate_gpus.get(job, 0)
         environment = {

@@ -6,7 +6,6 @@ that started it has ended.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -36,12 +35,8 @@ def server_from_environment(device_count: dict[str, int] | None = None, *, start
 
 
 def main() -> None:
-    """Serve until standard input closes."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("task", nargs="?", help="the task, as lists of processes show it; TF_CONFIG says which it is")
-    parser.add_argument("--device-count", type=json.loads, default={})
-    arguments = parser.parse_args()
-    server = server_from_environment(arguments.device_count, start=False)
+    """Serve until standard input closes. Arguments: the task, as lists of processes show it, and its device counts as JSON."""
+    server = server_from_environment(json.loads(sys.argv[2]), start=False)
     set_up_log(server.job_name, server.task_index)
     with server:
         sys.stdin.buffer.read()

@@ -153,9 +153,8 @@ class ClusterMonitor:
     def __init__(self, address: str, keys: str | None = None) -> None:
         self._connections = Connections(client_keys(keys))
         try:
-            asked = Message("stats")
-            name = f"the server at {address}"
             try:
+                name, asked = f"the server at {address}", Message("stats")
                 reply = call(self._connections, address, name, asked, STATUS_S, STATUS_S * 2)
             except UnavailableError:
                 raise UnavailableError.of(

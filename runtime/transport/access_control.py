@@ -73,9 +73,6 @@ class AccessControl:
         self._admitted: OrderedDict[bytes, _AdmittedPeer] = OrderedDict()
         self._lock = threading.Lock()  # guards changes of the admitted peers
 
-    def knows(self, peer: bytes) -> bool:
-        return peer in self._admitted
-
     def enter(self, peer: bytes, key: str, descriptor: int) -> bool:
         """Record the first message of a connection and its key. Whether the message may be read."""
         end = peer_of(descriptor)

@@ -105,7 +105,7 @@ class ZapHandler:
     def admit(self, part: zmq.Frame) -> bytes | None:
         """The name of the peer that sent a message, from the message's first frame; None if the message must not be read."""
         peer = part.bytes
-        if self._access.knows(peer):
+        if self._access.owner(peer):
             return peer
         return peer if self._access.enter(peer, str(part.get("User-Id")), int(part.get(zmq.SRCFD))) else None
 

@@ -174,7 +174,7 @@ class TestGate:
         listener = socket.create_server(("127.0.0.1", 0))
         with listener, socket.create_connection(listener.getsockname()) as theirs, listener.accept()[0] as ours:
             assert gate.enter(b"peer", client, ours.fileno())
-            assert gate.knows(b"peer") and gate.owner(b"peer") == client
+            assert gate.owner(b"peer") == client
             assert gate.expel() == []
             files.revoke(keys.folder, "client")
             gate.look()
@@ -182,7 +182,7 @@ class TestGate:
             clock.now += LOOK_EVERY_S
             gate.look()
             assert gate.expel() == [b"peer"]
-            assert not gate.knows(b"peer")
+            assert not gate.owner(b"peer")
             theirs.settimeout(15.0)
             assert theirs.recv(1) == b""  # it has been ended
             assert not gate.enter(b"peer", client, ours.fileno())
