@@ -154,8 +154,8 @@ class ClusterMonitor:
         self._connections = Connections(client_keys(keys))
         try:
             try:
-                name, asked = f"the server at {address}", Message("stats")
-                reply = call(self._connections, address, name, asked, STATUS_S, STATUS_S * 2)
+                name = f"the server at {address}"
+                reply = call(self._connections, address, name, Message("stats"), STATUS_S, STATUS_S * 2)
             except UnavailableError:
                 raise UnavailableError.of(
                     f"No server answers at {address}, within {STATUS_S:.0f} s: it is dead, stopped, cut off or not started. "

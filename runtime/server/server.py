@@ -314,8 +314,7 @@ class Server:
 
     def join(self) -> None:
         """Block until the server is stopped (by `stop`, or by Ctrl-C)."""
-        while not self._stopped.wait(1.0):  # not every platform can interrupt a wait without timeout
-            pass
+        self._stopped.wait()
 
     def stop(self) -> None:
         """End all steps and sessions, and stop listening. A second call does nothing."""
