@@ -219,11 +219,6 @@ class FailureDetector:
             self._deaf.clear()  # this process was stopped, so the others rightly heard nothing
         self.now = now
 
-    def was_away(self, now: float) -> None:
-        """Set the time, and restart all silences: this process did not listen for a while."""
-        self.now = now
-        self._heard = {task: (now, incarnation) for task, (_, incarnation) in self._heard.items()}
-
     def wait_for(self, tasks: Iterable[str]) -> None:
         self.awaited = {t: self.awaited.get(t, self.now) for t in tasks}
 

@@ -16,6 +16,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from ...graph.core.errors import (
     AbortedError,
@@ -117,7 +118,7 @@ def call_all(
 
     Args:
         requests: address -> the name of the server, for errors, and its request, which gets its number here.
-        meanwhile: what to do while the servers work.
+        meanwhile: what to do while the servers work. The limit counts from its end.
 
     Raises:
         UnavailableError: no sign of life. DeadlineExceededError: the limit ran out. OpError: what another side reports.
@@ -125,13 +126,14 @@ def call_all(
     replies: dict[str, Message] = {}
     request, kind = next(_numbers), next(iter(requests.values()))[1].kind
     names = {address: name for address, (name, _) in requests.items()}
-    wait = PendingReplies(names, peer_timeout_s, limit_s, f"{kind} call", request=request)
+    pending = partial(PendingReplies, names, peer_timeout_s, limit_s, f"{kind} call", request=request)
+    wait = pending()
     for address, (_, message) in requests.items():
         message.fields["request"] = request
         wait.send(connections, address, message)
     if meanwhile is not None:
         meanwhile()
-        wait.was_away()
+        wait = pending()  # nobody listened meanwhile, so the servers' silence means nothing
     while wait.owing:
         for address, reply in wait.messages(connections):
             if reply.fields.get("request") != request:
@@ -224,10 +226,6 @@ class PendingReplies:
     def settled(self, address: str) -> None:
         self.owing.pop(address, None)
         self._detector.awaited.pop(address, None)
-
-    def was_away(self) -> None:
-        """Restart the silence of all tasks: the caller did not listen for a while, so their silence means nothing."""
-        self._detector.was_away(time.monotonic())
 
     def messages(self, connections: Connections) -> list[tuple[str, Message]]:
         """Wait for messages, at most until the next liveness check. Handles pongs itself."""

@@ -29,7 +29,6 @@ logger = logging.getLogger(__name__)
 LOG_EVERY_S = 10.0
 LOOK_EVERY_S = 1.0  # how soon a key that was allowed or revoked is noticed
 MAX_REFUSED_HOSTS = 256  # hosts for which the time of the last log line is kept
-MAX_HANDSHAKES = 4_096  # connections in the handshake of which the peer's host is remembered
 GREETING_S = 0.3  # for a server's greeting, by which a client that gets no answer learns whether it has keys
 UNKNOWN_HOST = "a host that has hung up"
 MAX_ADMITTED = 16_384  # as many as a socket can have; a forgotten peer is authenticated again
@@ -67,7 +66,7 @@ class AccessControl:
         self._allowed = keys.allowed()
         self._next_look = clock() + LOOK_EVERY_S
         self._changed = False  # since the last `expel`
-        self._opening: OrderedDict[int, str] = OrderedDict()  # descriptor -> host of the connecting peer
+        self._opening: dict[int, str] = {}  # descriptor -> host of the connecting peer
         self._failed = ""  # why the connection fails whose end the monitor reports next
         self._refused_hosts: OrderedDict[tuple[str, bool], Throttle] = OrderedDict()
         self._admitted: OrderedDict[bytes, _AdmittedPeer] = OrderedDict()
@@ -140,8 +139,6 @@ class AccessControl:
         """Handle an event of the monitor of the server's socket: its name and its value, mostly a descriptor."""
         if event == "ACCEPTED":
             self._opening[value] = _host_of(value)
-            if len(self._opening) > MAX_HANDSHAKES:
-                self._opening.popitem(last=False)
         elif event == "HANDSHAKE_FAILED_PROTOCOL":
             self._failed = "it has no key, or expects another key of this server"
         elif event == "HANDSHAKE_FAILED_NO_DETAIL":
@@ -190,19 +187,18 @@ def why_silent(address: str, keys: Keys | None, is_in: bool) -> str | None:
 
 
 def mechanism_of(address: str, patience_s: float) -> str:
-    """The ZMTP mechanism of the server at an address (`NULL`, `CURVE`); empty if no ZeroMQ server answers there."""
+    """The ZMTP mechanism of the server at an address (`NULL`, `CURVE`); empty if no ZeroMQ server answers there.
+
+    `patience_s`: for the connection, and for each piece of the greeting, which are a few.
+    """
     with contextlib.suppress(OSError, ValueError):
-        until = time.monotonic() + patience_s
-        with socket.create_connection(split_address(location_of(address)), patience_s) as sock:
+        with (
+            socket.create_connection(split_address(location_of(address)), patience_s) as sock,
+            sock.makefile("rb") as file,
+        ):
             sock.sendall(_GREETING)
-            got = b""
-            while len(got) < _GREETING_BYTES:
-                sock.settimeout(max(0.001, until - time.monotonic()))
-                piece = sock.recv(_GREETING_BYTES - len(got))
-                if not piece:
-                    return ""
-                got += piece
-        if got[0] == 0xFF and got[9] == 0x7F:
+            got = file.read(_GREETING_BYTES)
+        if len(got) == _GREETING_BYTES and got[0] == 0xFF and got[9] == 0x7F:
             return got[_MECHANISM].rstrip(b"\0").decode("ascii", "replace")
     return ""
 

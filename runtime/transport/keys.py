@@ -84,11 +84,9 @@ class Keys:
             FileNotFoundError: there are none. PermissionError: others may read the private key. ValueError: a file is malformed.
         """
         folder = Path(folder).expanduser()
-        own = folder / OWN
-        if not own.exists() and (folder / part / OWN).exists():
+        if not (folder / OWN).exists() and (folder / part / OWN).exists():
             folder = folder / part
-            own = folder / OWN
-        if not own.exists():
+        if not (own := folder / OWN).exists():
             parts = ", ".join(sorted(f.name for f in parts_of(folder)))
             raise FileNotFoundError(
                 f"There is no key in {folder}: neither {OWN} nor {part}/{OWN}"

@@ -86,5 +86,3 @@ def test_whoever_is_expected_counts_as_heard_and_a_process_that_runs_is_not_sile
     detector.now = 60.0
     assert detector.silent() == [("a", 7.0), ("b", 7.0)]
     assert detector.silent(lambda task, since: task == "a" and since == 53.0) == [("b", 7.0)]
-    detector.was_away(61.0)
-    assert detector.silent() == [] and detector.until_silent() == PATIENCE_S
