@@ -92,11 +92,9 @@ class Watchdog:
         before, self._seen = self._seen, {}
         stalled = []
         for step in running:
-            seen = before.get(step)
-            if seen is None:
-                self._seen[step] = _Seen(now, (), now)
+            seen = self._seen[step] = before.get(step) or _Seen(now, (), now)
+            if step not in before:
                 continue
-            self._seen[step] = seen
             waits = tuple(waits_for(step))
             if waits != seen.waits:
                 seen.waits, seen.since, seen.told = waits, now, False

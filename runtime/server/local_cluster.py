@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -96,35 +96,30 @@ class LocalCluster(RunningCluster):
         self._piped = frozenset(piped)
         self._output = output
         self._processes: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
-        given = {(job, i): a for job, at in jobs.items() if not isinstance(at, int) for i, a in enumerate(at)}
-        beyond = [a for a in given.values() if not is_loopback(a)]
+        beyond = [a for at in jobs.values() if not isinstance(at, int) for a in at if not is_loopback(a)]
         if beyond:
             raise ValueError(f"{beyond[0]} is not an address of this machine alone: a LocalCluster has localhost:PORT")
-        counts = {job: at if isinstance(at, int) else len(at) for job, at in jobs.items()}
-        if min(counts.values(), default=0) < 0 or not any(counts.values()):
-            raise ValueError(f"A LocalCluster needs at least one task, and no job fewer than none: {counts}")
-        tasks = [(job, i) for job, count in counts.items() for i in range(count)]
+        if any(isinstance(at, int) and at < 0 for at in jobs.values()) or not any(jobs.values()):
+            raise ValueError(f"A LocalCluster needs at least one task, and no job fewer than none: {dict(jobs)}")
         if (target := os.environ.get("TARGET", "")).startswith("zmq://"):
             logger.warning(
                 "This program starts a cluster of its own, beside the one that $TARGET names (%s), where `dovetail run` runs it. To use "
                 "that one, pass its target: dt.compile(..., cluster=os.environ['TARGET']), or dt.Session(os.environ['TARGET'])", target,
             )  # fmt: skip
-        self._blas_threads = str(max(1, (os.cpu_count() or 1) // max(1, len(tasks))))
         with contextlib.ExitStack() as reserved:
-            ports = {task: reserved.enter_context(reserved_port()) for task in tasks if task not in given}
             self.cluster_spec = ClusterSpec(
                 {
-                    job: [given.get((job, i)) or f"localhost:{ports[job, i].getsockname()[1]}" for i in range(count)]
-                    for job, count in counts.items()
-                    if count
+                    job: [reserved.enter_context(reserved_address()) for _ in range(at)] if isinstance(at, int) else at
+                    for job, at in jobs.items()
+                    if at
                 }
             )
             self._finalizer = weakref.finalize(
                 self, _take_down, self._processes, task_addresses(self.cluster_spec), process_id()
             )
             try:
-                for job, i in tasks:
-                    self.start(job, i)
+                for task in self.tasks:
+                    self.start(*task)
                 if start_timeout_s is not None:
                     self.wait_until_up(start_timeout_s)
             except BaseException:
@@ -154,10 +149,11 @@ class LocalCluster(RunningCluster):
             sys.executable, "-m", "dovetail.runtime.server.process", f"/job:{job}/task:{task_index}",
             json.dumps(_of_job(self._device_count, job)),
         ]  # fmt: skip
+        threads = str(max(1, (os.cpu_count() or 1) // len(self.tasks)))
         gpus = self._emulate_gpus if isinstance(self._emulate_gpus, int) else self._emulate_gpus.get(job, 0)
         environment = {
             # Each process would start one BLAS thread per core; together they would be far more than there are cores.
-            **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), self._blas_threads),
+            **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), threads),
             **os.environ,
             **_of_job(self._environment, job),
             **self._common,
@@ -269,15 +265,16 @@ def _take_down(
             p.stdout.close()
 
 
-def reserved_port(host: str = "127.0.0.1") -> socket.socket:
-    """A socket that reserves a free port of an address of this machine until the task listens there.
+@contextlib.contextmanager
+def reserved_address(host: str = "localhost") -> Iterator[str]:
+    """A context manager with an address of this machine, whose free port is reserved until the task listens there.
 
-    It is bound but does not listen; with SO_REUSEADDR on both sides the task's own socket may bind the same port.
+    A socket is bound there but does not listen; with SO_REUSEADDR on both sides the task's own socket may bind the same port.
     """
-    s = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    s.bind((host, 0))
-    return s
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        s.bind((host, 0))
+        yield f"{host}:{s.getsockname()[1]}"
 
 
 GRACE_S = 3.0  # between the request to end and SIGKILL

@@ -38,7 +38,7 @@ from ...graph.core.errors import UnavailableError
 from ...placer.cluster.spec import ClusterSpec, check_ps_replicas, task_addresses
 from ...runtime.config import ConfigProto
 from ...runtime.logs import set_up_log
-from ...runtime.server.local_cluster import reserved_port
+from ...runtime.server.local_cluster import reserved_address
 from ...runtime.server.running_cluster import RunningCluster
 from ...runtime.server.server import Server
 from ...runtime.transport.endpoint import relocate
@@ -165,8 +165,7 @@ class Task:
                 file.write(str(key))
         host = ray.util.get_node_ip_address()
         config = ConfigProto(device_count={"GPU": gpus}, intra_op_parallelism_threads=int(cpus))
-        with reserved_port(host) as port:
-            at = f"{host}:{port.getsockname()[1]}"
+        with reserved_address(host) as at:
             cluster = ray.get(found.join.options(**ALWAYS).remote(job, index, at))
             self.server = Server(cluster, job, index, config=config, keys=folder, listen=at)
         _follow(found, here=(cluster[job][index], at))

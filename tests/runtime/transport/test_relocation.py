@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import dovetail as dt
-from dovetail.runtime.server.local_cluster import reserved_port
+from dovetail.runtime.server.local_cluster import reserved_address
 from dovetail.runtime.server.server import Server
 from dovetail.runtime.transport.address import location_of
 from dovetail.runtime.transport.endpoint import relocate
@@ -15,16 +15,16 @@ from dovetail.runtime.transport.endpoint import relocate
 
 @pytest.fixture
 def cluster() -> Iterator[dict[str, list[str]]]:
-    with reserved_port() as ps, reserved_port() as worker:
-        jobs = {"ps": [f"127.0.0.1:{ps.getsockname()[1]}"], "worker": [f"127.0.0.1:{worker.getsockname()[1]}"]}
+    with reserved_address("127.0.0.1") as ps, reserved_address("127.0.0.1") as worker:
+        jobs = {"ps": [ps], "worker": [worker]}
     yield jobs
     for (address,) in jobs.values():
         relocate(address, address)
 
 
 def free() -> str:
-    with reserved_port() as port:
-        return f"127.0.0.1:{port.getsockname()[1]}"
+    with reserved_address("127.0.0.1") as address:
+        return address
 
 
 def test_servers_and_sessions_reach_a_task_where_it_is_now(cluster: dict[str, list[str]]) -> None:

@@ -14,7 +14,7 @@ from dovetail.graph.core.dtypes import float32
 from dovetail.graph.core.errors import AbortedError, OpError, UnavailableError
 from dovetail.graph.resources.resource_manager import Resources
 from dovetail.graph.resources.variable import VariableState, changing
-from dovetail.runtime.server.local_cluster import reserved_port
+from dovetail.runtime.server.local_cluster import reserved_address
 from dovetail.runtime.server.running_cluster import RunningCluster
 from dovetail.runtime.transport.client import Connections, open_connections
 from dovetail.runtime.wire.messages import Message, decode, encode
@@ -254,8 +254,8 @@ def test_what_cannot_be_kept_is_refused_before_anything_starts(monkeypatch: pyte
 def test_a_primary_that_is_stopped_closes_its_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOVETAIL_PS_REPLICAS", "2")
     before = set(open_connections)
-    with reserved_port() as first, reserved_port() as second:
-        jobs = {"ps": [f"localhost:{port.getsockname()[1]}" for port in (first, second)]}
+    with reserved_address() as first, reserved_address() as second:
+        jobs = {"ps": [first, second]}
         servers = [tf.train.Server(jobs, "ps", i) for i in range(2)]
         replicators = [server._worker.replicator for server in servers]
         deadline = time.monotonic() + 20.0

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import dovetail as dt
 from dovetail.distribute.launchers.kubernetes_manifests import FILES, KEYS, METRICS_PORT, PORT, manifests
 from dovetail.placer.cluster.load import described_by
-from dovetail.runtime.server.local_cluster import reserved_port
+from dovetail.runtime.server.local_cluster import reserved_address
 from dovetail.runtime.transport.keys import write_keys
 from dovetail.runtime.transport.zmq_sockets import new_key_pair
 from dovetail.tools.cli import app
@@ -173,10 +173,10 @@ def test_a_container_serves(tmp_path: Path) -> None:
     """The container's arguments, with this machine's address and files in the place of the pod's."""
     write_keys(tmp_path, "cluster", new_key_pair())
     made = manifests({"jobs": {"worker": 1}}, "dovetail:1", key=(tmp_path / "own.key").read_text())
-    with reserved_port() as port, reserved_port() as metrics:
+    with reserved_address("127.0.0.1") as address, reserved_address("127.0.0.1") as metrics:
         here = {
             f"{FILES}/cluster.json": str(tmp_path / "cluster.json"), KEYS: str(tmp_path), "$(TASK_INDEX)": "0",
-            f"$(POD_IP):{PORT}": f"127.0.0.1:{port.getsockname()[1]}", f"0.0.0.0:{METRICS_PORT}": f"127.0.0.1:{metrics.getsockname()[1]}",
+            f"$(POD_IP):{PORT}": address, f"0.0.0.0:{METRICS_PORT}": metrics,
         }  # fmt: skip
     (tmp_path / "cluster.json").write_text(made[0]["data"]["cluster.json"])
     (container,) = next(m for m in made if m["kind"] == "StatefulSet")["spec"]["template"]["spec"]["containers"]
