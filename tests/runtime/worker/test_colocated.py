@@ -13,6 +13,7 @@ import pytest
 import dovetail as dt
 from dovetail.codegen.ir.program import Program, Send
 from dovetail.runtime.rpc import pending_call
+from dovetail.runtime.wire.messages import Message
 from dovetail.runtime.worker import step_scheduler
 from dovetail.runtime.worker.executor import Executor
 from dovetail.runtime.worker.step import ChannelKey
@@ -151,10 +152,10 @@ def test_a_gap_is_long_when_it_is_so_again_and_again() -> None:
 def test_time_in_which_nobody_listened_makes_nobody_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(pending_call.time, "monotonic", lambda: now[0])
-    wait = pending_call.PendingReplies({"ps:1": "/job:ps"}, 5.0, None, "step")
 
     class Silent:
         def poll(self, limit: float, only: str | None = None) -> list[None]:
+            now[0] += 3.0
             return []
 
         def send(self, address: str, message: object) -> None: ...
@@ -169,12 +170,12 @@ def test_time_in_which_nobody_listened_makes_nobody_dead(monkeypatch: pytest.Mon
         def moved(self, address: str) -> tuple[int, int]:
             return 0, 0
 
-    now[0] = 110.0
-    wait.was_away()
-    assert wait.messages(Silent()) == []  # type: ignore[arg-type]
-    now[0] = 116.0
+    def meanwhile() -> None:
+        now[0] = 110.0
+
+    asked: dict[str, tuple[str, Message]] = {"ps:1": ("/job:ps", Message("status"))}
     with pytest.raises(dt.errors.UnavailableError, match=r"/job:ps at ps:1 has not answered for 6\.0 s"):
-        wait.messages(Silent())  # type: ignore[arg-type]
+        pending_call.call_all(Silent(), asked, 5.0, None, meanwhile=meanwhile)  # type: ignore[arg-type]
 
 
 class Putting:
