@@ -85,18 +85,23 @@ def direct_updates(
     moving = {task for task, part in parts.items() if task not in staying and _can_move(part, device, most_bytes)}
     if not moving:
         return []
-    neighbours = _exchanges(nodes, device_of, device, feeds)
-    found = []
-    for group in _groups(moving, neighbours):
-        others = {other for task in group for other in neighbours[task]} - group
-        if len(others) != 1 or not any(n.type in _UPDATES for task in group for n in parts[task]):
-            continue
-        (other,) = others
-        here = cpu_of(other, {device[n] for n in parts[other]}, cluster)
-        if here is not None:
-            found += [
-                DirectUpdate(task, here, tuple(_variables(parts[task], device))) for task in parts if task in group
-            ]
+    found: list[DirectUpdate] = []
+    # A group on another task that is passed over may be what makes that task the only one besides: then all is done there.
+    for passed in (passed_over(nodes, device_of), {}):
+        neighbours, possible = _exchanges(nodes, device, feeds, passed), []
+        for group in _groups(moving, neighbours):
+            others = {other for task in group for other in neighbours[task]} - group
+            if len(others) != 1 or not any(n.type in _UPDATES for task in group for n in parts[task]):
+                continue
+            (other,) = others
+            here = cpu_of(other, {device[n] for n in parts[other]}, cluster)
+            if here is not None:
+                possible += [
+                    DirectUpdate(task, here, tuple(_variables(parts[task], device))) for task in parts if task in group
+                ]
+        found = max(found, possible, key=len)
+        if len(found) == len(moving) or not passed:
+            break
     return found
 
 
@@ -136,11 +141,13 @@ def _is_small(node: Node) -> bool:
 
 
 def _exchanges(
-    nodes: Sequence[Node], device_of: Callable[[Node], str], device: Mapping[Node, str], feeds: Collection[Tensor]
+    nodes: Sequence[Node],
+    device: Mapping[Node, str],
+    feeds: Collection[Tensor],
+    passed: Mapping[Node, tuple[Node, ...]],
 ) -> dict[str, set[str]]:
-    """Of each task those that it exchanges values or news with."""
+    """Of each task those that it exchanges values or news with. `passed`: as `control_edges.passed_over` gives it."""
     neighbours: dict[str, set[str]] = defaultdict(set)
-    passed = passed_over(nodes, device_of)
     for node in nodes:
         if node in passed:
             continue

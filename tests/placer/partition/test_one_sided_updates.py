@@ -65,6 +65,15 @@ def test_parameter_servers_that_exchange_go_together():
     assert found(second, staying={task("ps")})[0] == {task("ps", 1): task("ps") + "/device:CPU:0"}
 
 
+def test_a_worker_that_only_groups_updates_does_them():
+    a, b, count = variable("a", 0), variable("b", 1), variable("count", 0)
+    with tf.device("/job:worker/task:0"):
+        both = tf.group(a.assign_add(tf.ones([4])), b.assign_add(tf.ones([4])))
+    with tf.control_dependencies([both]):
+        counted = count.assign_add(tf.ones([4]))
+    assert found(counted)[0] == {task("ps"): W0, task("ps", 1): W0}  # without the group no task but the two takes part
+
+
 def test_several_workers_have_it_stay():
     v = variable("v", 0)
     assert found(tf.group(v.assign_add(gradient(0)), v.assign_add(gradient(1))))[0] == {}
