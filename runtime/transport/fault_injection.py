@@ -7,13 +7,13 @@ others.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ...graph.core.fault_injection import faults
@@ -27,9 +27,11 @@ class LinkFaults:
     def __init__(self) -> None:
         self._carried = itertools.count(1)
         self._came: dict[str, int] = {}
-        self._lock = threading.Lock()
-        self._free: dict[Hashable, float] = {}  # link -> time when its messages have passed it
-        self._carriers: dict[Hashable, ThreadPoolExecutor] = {}  # link -> a thread that keeps its messages in order
+        self._lock = threading.Condition()
+        self._free: dict[Hashable, float] = {}  # link -> time when its messages have arrived
+        self._delayed: list[tuple[float, int, Callable[[], object]]] = []
+        self._order = itertools.count()
+        self._carrier: threading.Thread | None = None
 
     def passes(self, address: str | None = None) -> bool:
         """Whether a message arrives. `address`: its destination, if that is a server."""
@@ -47,23 +49,32 @@ class LinkFaults:
     def carry(
         self, link: Hashable, frames: Sequence[Any], arrive: Callable[[], object], address: str | None = None
     ) -> None:
-        """Call `arrive` when the message has passed the link, on a thread of the link; never if it is lost."""
+        """Call `arrive` when the message has passed the link: now, later, or never."""
         if not self.passes(address):
             return
         active = faults()
         delay, rate = float(active.get("delay", 0)) / 1e3, float(active.get("rate", 0)) * (1 << 20)
-
-        def carried() -> None:
-            time.sleep(max(0.0, free + delay - time.monotonic()))
-            arrive()
-
         with self._lock:
             now = time.monotonic()
             free = max(now, self._free.get(link, now)) + (sum(map(len, frames)) / rate if rate else 0.0)
             self._free[link] = free
-            if link not in self._carriers:
-                self._carriers[link] = ThreadPoolExecutor(1, "dovetail-faults")
-            self._carriers[link].submit(carried)
+            if delay or rate or self._delayed:
+                heapq.heappush(self._delayed, (free + delay, next(self._order), arrive))
+                if self._carrier is None:
+                    self._carrier = threading.Thread(target=self._deliver, name="dovetail-faults", daemon=True)
+                    self._carrier.start()
+                self._lock.notify()
+                return
+            self._free.clear()
+        arrive()
+
+    def _deliver(self) -> None:
+        while True:
+            with self._lock:
+                while not self._delayed or self._delayed[0][0] > time.monotonic():
+                    self._lock.wait(self._delayed[0][0] - time.monotonic() if self._delayed else None)
+                _, _, arrive = heapq.heappop(self._delayed)
+                arrive()  # under the lock, to keep the order; it only queues
 
     def arrived(self, kind: str) -> None:
         """Count a received message of this kind. The process exits if it is the chosen one."""
