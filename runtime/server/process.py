@@ -35,8 +35,8 @@ def server_from_environment(device_count: dict[str, int] | None = None, *, start
 
 
 def main() -> None:
-    """Serve until standard input closes. Arguments: the task, as lists of processes show it, and its device counts as JSON."""
-    server = server_from_environment(json.loads(sys.argv[2]), start=False)
+    """Serve until standard input closes. Arguments, if any: the task, as lists of processes show it, and its device counts as JSON."""
+    server = server_from_environment(*map(json.loads, sys.argv[2:]), start=False)
     set_up_log(server.job_name, server.task_index)
     with server:
         sys.stdin.buffer.read()

@@ -5,7 +5,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import gzip
+import json
+import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -237,3 +241,13 @@ def test_records_of_compressed_files(tmp_path: Path) -> None:
     with tf.Session() as session:
         session.run(names.enqueue(str(file)))
         assert [session.run(record) for _ in range(2)] == [b"abc", b"def"]
+
+
+def test_a_plain_tasks_program_needs_no_arguments() -> None:
+    """As where a launcher starts it, which gives each task its TF_CONFIG."""
+    task = {"cluster": {"ps": ["localhost:0"]}, "task": {"type": "ps", "index": 0}}
+    done = subprocess.run(
+        [sys.executable, "-m", "dovetail.runtime.server.process"],
+        stdin=subprocess.DEVNULL, env={**os.environ, "TF_CONFIG": json.dumps(task)}, timeout=60, capture_output=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr.decode()
