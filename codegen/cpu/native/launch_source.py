@@ -1,13 +1,13 @@
 """The loops that run a launch table, and those of the threads that share its launches. `table` says what its words are.
 
-    caller   writes the launch to its board: record, counters      helper
+    caller   writes the launch to its slot: record, counters      helper
              order = its number                      ------>       inside += 1; if the order is still the same: take a share of the work
              wakes helpers that sleep
              takes a share of the work
              order = 0: no helper starts any more
              waits until the work is done            <------       inside -= 1
 
-A board's record is written only while no helper is inside: a late one finds another order and takes no work. The caller never waits for
+A slot's record is written only while no helper is inside: a late one finds another order and takes no work. The caller never waits for
 a helper that has not started.
 
 A helper that goes to sleep says so, and then looks once more for orders; a caller writes its order, and then looks whether a helper
@@ -52,61 +52,61 @@ def rest(i):
 
 
 @m.inner(f"void({_WORDS}, {_NUMBER}, {_NUMBER})", error_model="numpy")
-def share(memory, board, thread):
-    """A share of a board's launch: units, or ranges, that no thread has taken."""
-    record = board + t.RECORD
+def share(memory, slot, thread):
+    """A share of a slot's launch: units, or ranges, that no thread has taken."""
+    record = slot + t.RECORD
     words, count, ranges = memory[record], memory[record + t.COUNT], memory[record + t.RANGES]
-    at = board + t.MINE + thread * t.LONGEST  # a record of this thread's own
+    at = slot + t.MINE + thread * t.LONGEST  # a record of this thread's own
     copy_bytes(address_of_element(memory, at), address_of_element(memory, record), t.WORD * words)
     if ranges == 0:
         memory[at + words - 2], memory[at + words - 1] = thread, count
         if call_record(memory, at, t.HEAD) != 0:
-            count_up(memory, board + t.FAILED, 1)
+            count_up(memory, slot + t.FAILED, 1)
         return
     while True:  # the caller takes the first ranges, helpers the last: what a core wrote in the launch before is still in its caches
-        taken = count_up(memory, board + t.TAKEN, 1 if thread == 0 else 1 << 32)
+        taken = count_up(memory, slot + t.TAKEN, 1 if thread == 0 else 1 << 32)
         front, back = taken & 0xFFFFFFFF, taken >> 32
         if front + back >= count:
             return
         mine = ranges + 2 * t.WORD * (front if thread == 0 else count - 1 - back)
         memory[at + words - 2], memory[at + words - 1] = number_at(mine, t.WORD), number_at(mine + t.WORD, t.WORD)
         if call_record(memory, at, t.HEAD) != 0:
-            count_up(memory, board + t.FAILED, 1)
+            count_up(memory, slot + t.FAILED, 1)
             return
 
 
 @njit(f"void({_WORDS}, {_NUMBER})", error_model="numpy", nogil=True, no_cfunc_wrapper=True, cache=True)
 def serve(memory, size):
-    """The loop of a helper, which never ends: shares of the boards' launches. A board has `size` words.
+    """The loop of a helper, which never ends: shares of the slots' launches. A slot has `size` words.
 
     It sleeps when no launch has come for as long as it is patient.
     """
-    looks, boards = memory[t.LOOKS], (memory.size - t.BOARD) // size
-    seen = np.zeros(boards, np.int64)
+    looks, slots = memory[t.LOOKS], (memory.size - t.SLOT) // size
+    seen = np.zeros(slots, np.int64)
     n = 0
     while True:
         has_worked = False
-        for b in range(boards):
-            board = t.BOARD + b * size
-            order = count_now(memory, board + t.ORDER)
+        for b in range(slots):
+            slot = t.SLOT + b * size
+            order = count_now(memory, slot + t.ORDER)
             if order == 0 or order == seen[b]:
                 continue
-            count_up(memory, board + t.INSIDE, 1)
-            if count_now(memory, board + t.ORDER) == order:
-                thread = count_up(memory, board + t.JOINED, 1) + 1
-                if thread < memory[board + t.RECORD + t.THREADS]:
-                    share(memory, board, thread)
+            count_up(memory, slot + t.INSIDE, 1)
+            if count_now(memory, slot + t.ORDER) == order:
+                thread = count_up(memory, slot + t.JOINED, 1) + 1
+                if thread < memory[slot + t.RECORD + t.THREADS]:
+                    share(memory, slot, thread)
                 has_worked = True
             seen[b] = order
-            count_up(memory, board + t.INSIDE, -1)
+            count_up(memory, slot + t.INSIDE, -1)
         n = 0 if has_worked else n + 1
         if n <= looks:
             rest(n)
             continue
         count_up(memory, t.SLEEPING, 1)
         is_wanted = False
-        for b in range(boards):
-            order = count_now(memory, t.BOARD + b * size + t.ORDER)
+        for b in range(slots):
+            order = count_now(memory, t.SLOT + b * size + t.ORDER)
             is_wanted |= order != 0 and order != seen[b]
         if not is_wanted and read_bytes(memory[t.READ_END], address_of_element(memory, t.BYTE), 1) > 0:
             n = 0
@@ -130,29 +130,29 @@ def wake(memory, count):
 
 
 @m.inner(f"int64({_WORDS}, {_NUMBER}, {_WORDS}, {_NUMBER})", error_model="numpy")
-def shared(table, at, memory, board):
+def shared(table, at, memory, slot):
     """Share a record with the helpers. 0: done; -1: nothing was done, since one is still busy with an earlier launch."""
     n, looks = 0, memory[t.LOOKS]
-    while count_now(memory, board + t.INSIDE) != 0:
+    while count_now(memory, slot + t.INSIDE) != 0:
         if n > looks:
             return -1
         rest(n)
         n += 1
-    copy_bytes(address_of_element(memory, board + t.RECORD), address_of_element(table, at), t.WORD * table[at])
-    memory[board + t.JOINED] = memory[board + t.TAKEN] = memory[board + t.FAILED] = 0
+    copy_bytes(address_of_element(memory, slot + t.RECORD), address_of_element(table, at), t.WORD * table[at])
+    memory[slot + t.JOINED] = memory[slot + t.TAKEN] = memory[slot + t.FAILED] = 0
     threads, count = table[at + t.THREADS], table[at + t.COUNT]
     is_units = table[at + t.RANGES] == 0
-    counters = board + t.MINE + threads * t.LONGEST
+    counters = slot + t.MINE + threads * t.LONGEST
     if is_units:
         fill_bytes(address_of_element(memory, counters), 0, t.WORD * (threads + 1) * LINE)
-        memory[board + t.RECORD + table[at + t.COUNTED]] = address_of_element(memory, counters)
-    memory[board + t.LAST] += 1
-    count_up(memory, board + t.ORDER, memory[board + t.LAST])
+        memory[slot + t.RECORD + table[at + t.COUNTED]] = address_of_element(memory, counters)
+    memory[slot + t.LAST] += 1
+    count_up(memory, slot + t.ORDER, memory[slot + t.LAST])
     wake(memory, threads - 1)
-    share(memory, board, 0)
-    count_up(memory, board + t.ORDER, -memory[board + t.LAST])
+    share(memory, slot, 0)
+    count_up(memory, slot + t.ORDER, -memory[slot + t.LAST])
     n = 0
-    while count_now(memory, board + t.INSIDE) != 0 and not (
+    while count_now(memory, slot + t.INSIDE) != 0 and not (
         is_units and count_now(memory, counters + FINISHED) >= count
     ):
         if n < looks:
@@ -160,17 +160,17 @@ def shared(table, at, memory, board):
         else:
             sleep(50)
         n += 1
-    return count_now(memory, board + t.FAILED)
+    return count_now(memory, slot + t.FAILED)
 
 
 @njit(f"int64({_WORDS}, {_WORDS}, {_NUMBER})", error_model="numpy", nogil=True, no_cfunc_wrapper=True, cache=True)
-def run(table, memory, board):
-    """Run a table's records, with helpers if there is a board (not -1). 0: all succeeded."""
+def run(table, memory, slot):
+    """Run a table's records, with helpers if there is a slot (not -1). 0: all succeeded."""
     at = status = 0
     while at < table.size and status == 0:
         status = -1
-        if board >= 0 and table[at + t.THREADS] > 1:
-            status = shared(table, at, memory, board)
+        if slot >= 0 and table[at + t.THREADS] > 1:
+            status = shared(table, at, memory, slot)
         if status < 0:
             status = call_record(table, at, t.HEAD)
         at += table[at]

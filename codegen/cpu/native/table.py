@@ -41,9 +41,9 @@ FIELDS = SIZES + 2 * 64 + 1  # words of that, for as many axes as an array of Nu
 
 YIELD = 64  # looks of a spinning thread between which others may have the core
 
-# Words of the memory of a worker pool: see `launch_source`. First what all boards have in common, then the boards.
-SLEEPING, BYTE, READ_END, WRITE_END, LOOKS, BOARD = (LINE * i for i in range(6))
-ORDER, INSIDE, JOINED, TAKEN, FAILED, LAST, RECORD = (LINE * i for i in range(7))  # of a board
+# Words of the memory of a worker pool: see `launch_source`. First what all slots have in common, then the slots.
+SLEEPING, BYTE, READ_END, WRITE_END, LOOKS, SLOT = (LINE * i for i in range(6))
+ORDER, INSIDE, JOINED, TAKEN, FAILED, LAST, RECORD = (LINE * i for i in range(7))  # of a slot
 LONGEST = HEAD + MOST_ARGUMENTS
 MINE = RECORD + LONGEST  # records of the threads
 

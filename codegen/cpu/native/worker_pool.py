@@ -5,7 +5,7 @@ helper that has worked looks for the next launch, on shared memory and without P
 core now and then. A caller that needs more helpers wakes those that sleep. In a task of a cluster a step waits for others in between, and
 these may need the core, so helpers are less patient there: with 50 us training on two workers of two cores took 1.2 times as long.
 
-A *board* is the piece of that memory where a caller writes its launches; each run takes one, so several threads may run tables at once.
+A *slot* is the piece of that memory where a caller writes its launches; each run takes one, so several threads may run tables at once.
 All use the same helpers. The caller never waits for a helper that has not started: on a machine whose other cores are busy it does
 everything itself.
 
@@ -35,7 +35,7 @@ from . import table as launches
 PATIENCE_NS = 50_000  # for which helpers look for the next launch ...
 TASK_PATIENCE_NS = 3_000  # ... and in a task of a cluster
 MOST_HELPERS = 64
-BOARDS = 4  # threads that may run tables with helpers at once; another one does its work alone
+SLOTS = 4  # threads that may run tables with helpers at once; another one does its work alone
 
 
 class WorkerPool:
@@ -50,8 +50,8 @@ class WorkerPool:
         self.threads = most_threads()
         self._run = launches.loops()["run"]
         self._size = launches.MINE + self.threads * launches.LONGEST + (self.threads + 1) * LINE
-        self.memory = np.zeros(launches.BOARD + BOARDS * self._size, np.int64)
-        self._boards = [launches.BOARD + i * self._size for i in range(BOARDS)]
+        self.memory = np.zeros(launches.SLOT + SLOTS * self._size, np.int64)
+        self._slots = [launches.SLOT + i * self._size for i in range(SLOTS)]
         self.memory[launches.READ_END], self.memory[launches.WRITE_END] = os.pipe()
         self.memory[launches.LOOKS] = _looks()
         self._threads = [
@@ -70,13 +70,13 @@ class WorkerPool:
     def run(self, table: Array) -> bool:
         """Run a table; see `run` below."""
         try:
-            board = self._boards.pop()
+            slot = self._slots.pop()
         except IndexError:
-            board = -1
+            slot = -1
         self._leave_core_of_caller()
-        failed = self._run(table, self.memory, board)
-        if board >= 0:
-            self._boards.append(board)
+        failed = self._run(table, self.memory, slot)
+        if slot >= 0:
+            self._slots.append(slot)
         return not failed
 
     def _leave_core_of_caller(self) -> None:

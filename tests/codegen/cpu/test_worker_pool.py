@@ -13,7 +13,7 @@ import dovetail as dt
 from dovetail.codegen import options
 from dovetail.codegen.cpu.jit import compile_now
 from dovetail.codegen.cpu.native import table as launches, worker_pool
-from dovetail.codegen.cpu.native.worker_pool import BOARDS, WorkerPool, most_threads, pool, run, share
+from dovetail.codegen.cpu.native.worker_pool import SLOTS, WorkerPool, most_threads, pool, run, share
 from dovetail.codegen.cpu.work_ranges import LINE
 
 PATIENT = 60.0  # seconds for what ends with an event
@@ -160,11 +160,11 @@ def test_more_callers_than_boards_do_their_work_alone() -> None:
     numbers = np.zeros(100, np.int64)
     table, _held = _ranges(numbers, [(0, 50), (50, 100)])
     helpers = pool(os.getpid())
-    taken = [helpers._boards.pop() for _ in range(BOARDS)]
+    taken = [helpers._slots.pop() for _ in range(SLOTS)]
     try:
         assert run(table, 2)
     finally:
-        helpers._boards.extend(taken)
+        helpers._slots.extend(taken)
     assert (numbers == 1).all()
 
 
