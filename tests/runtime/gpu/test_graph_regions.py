@@ -92,7 +92,7 @@ def test_how_an_accumulation_is_written():
 
 
 def trained(where: str, steps: int, fetched: bool = False) -> tuple[list[Any], list[GraphRegion]]:
-    """Losses of a small model, and the stretches of its program."""
+    """Losses of a small model, and the regions of its program."""
     with dt.Graph().as_default() as graph, dt.device(where):
         x = dt.placeholder(dt.float32, [None, 8])
         w = dt.Variable(np.linspace(-1, 1, 32, dtype=np.float32).reshape(8, 4), name="w")
@@ -109,11 +109,11 @@ def trained(where: str, steps: int, fetched: bool = False) -> tuple[list[Any], l
 
 
 def test_a_step_that_repeats_becomes_a_graph(fake):
-    losses, stretches = trained("/gpu:0", 7)
+    losses, regions = trained("/gpu:0", 7)
     reference, _ = trained("/cpu:0", 7)
     np.testing.assert_allclose([v[0] for v in losses], [v[0] for v in reference], rtol=1e-5)
-    (stretch,) = stretches
-    assert stretch.replays == 5
+    (region,) = regions
+    assert region.replays == 5
     kinds = [x[0] for x in fake.log if x[0] in ("begin capture", "end capture", "launch", "graph launch")]
     captured = kinds.index("end capture") - kinds.index("begin capture") - 1
     assert captured >= 5
@@ -150,12 +150,12 @@ def test_a_variable_that_somebody_holds_is_not_changed_by_a_graph(fake):
 
 
 def test_results_of_a_graph_are_the_callers_own(fake):
-    losses, stretches = trained("/gpu:0", 8, fetched=True)
+    losses, regions = trained("/gpu:0", 8, fetched=True)
     reference, _ = trained("/cpu:0", 8, fetched=True)
     for mine, theirs in zip(losses, reference, strict=True):
         np.testing.assert_allclose(mine[0], theirs[0], rtol=1e-5)
-    assert [s.replays for s in stretches] == [0]  # the value that is fetched is held while the update runs
-    assert list(stretches[0]._captured.values()) == [None]
+    assert [s.replays for s in regions] == [0]  # the value that is fetched is held while the update runs
+    assert list(regions[0]._captured.values()) == [None]
 
 
 def test_an_error_inside_a_stretch_names_its_node(fake):
@@ -174,8 +174,8 @@ def test_an_error_inside_a_stretch_names_its_node(fake):
 
 def test_graphs_can_be_turned_off(fake, monkeypatch):
     monkeypatch.setenv("DOVETAIL_CUDA_GRAPHS", "0")
-    _, stretches = trained("/gpu:0", 3)
-    assert stretches == [] and not any(x[0] == "graph launch" for x in fake.log)
+    _, regions = trained("/gpu:0", 3)
+    assert regions == [] and not any(x[0] == "graph launch" for x in fake.log)
 
 
 def stretches_of(session: dt.Session) -> list[GraphRegion]:
@@ -199,10 +199,10 @@ def adam(where: str, steps: int, batch: int = 3) -> tuple[list[Any], list[GraphR
 
 
 def test_a_step_of_adam_is_a_graph_that_is_fed_and_fetched_without_copies_on_the_gpu(fake):
-    losses, (stretch,) = adam("/gpu:0", 7)
+    losses, (region,) = adam("/gpu:0", 7)
     reference, _ = adam("/cpu:0", 7)
     np.testing.assert_allclose(losses, reference, rtol=1e-5)
-    assert stretch.replays == 5
+    assert region.replays == 5
     since = max(i for i, x in enumerate(fake.log) if x[0] == "graph launch")
     before = max(i for i, x in enumerate(fake.log[:since]) if x[0] == "graph launch")
     assert [x[0] for x in fake.log[before:since]] == ["graph launch", "to host", "to device", "to device"]
@@ -215,10 +215,10 @@ def test_large_feeds_are_copied_beside_the_graph_that_still_runs(fake, monkeypat
     monkeypatch.setattr(copies, "SMALL_COPY", 64)
     monkeypatch.setattr(copies, "SMALL_IN", 64)
     monkeypatch.setattr(graph_regions, "SMALL_COPY", 2)  # and what is fetched is copied on the GPU first
-    losses, (stretch,) = adam("/gpu:0", 8, batch=4)
+    losses, (region,) = adam("/gpu:0", 8, batch=4)
     reference, _ = adam("/cpu:0", 8, batch=4)
     np.testing.assert_allclose(losses, reference, rtol=1e-5)
-    assert stretch.replays == 6
+    assert region.replays == 6
     gpu = device(0)
     assert gpu.compute is gpu.main
     copied = [x for x in fake.log if x[0] == "wait" and x[1] == int(gpu.copy_in.handle)]
@@ -342,18 +342,18 @@ def test_graphs_are_given_up_where_memory_runs_out_and_named_where_it_still_does
     with dt.Session(graph=graph) as session:
         for _ in range(5):
             session.run(y, {x: np.ones(5000, np.float32)})
-        (stretch,) = stretches_of(session)
-        assert stretch.replays == 3
+        (region,) = stretches_of(session)
+        assert region.replays == 3
         gpu = device(0)
         kept = [(size, name) for size, name in gpu.pool.largest() if name.endswith(", kept by a graph")]
         # The place of what is fed, and two results: none of the steps between them needs more at once.
         assert [size for size, _ in kept] == [20_480] * 2, gpu.pool.largest()
         assert session.run(y, {x: np.ones(10_000, np.float32)})[-1] > 0
-        assert stretch.replays == 3 and list(stretch._captured.values()) == [None]
+        assert region.replays == 3 and list(region._captured.values()) == [None]
         assert not gpu.pool.largest()
         for _ in range(4):
             session.run(y, {x: np.ones(5000, np.float32)})
-        assert stretch.replays == 3  # not made again
+        assert region.replays == 3  # not made again
 
 
 def test_a_counter_that_stays_with_the_host_is_read_anew_by_each_run_of_a_graph(fake):
@@ -387,8 +387,8 @@ def test_draws_before_a_stretch_leave_feeds_to_it(fake):
     with dt.Session(graph=graph) as session:
         session.run(init)
         losses = [session.run([loss, train], {x: np.ones((3, 6), np.float32)})[0] for _ in range(6)]
-        (stretch,) = stretches_of(session)
-        assert stretch.replays == 4 and len(set(losses)) == 6
+        (region,) = stretches_of(session)
+        assert region.replays == 4 and len(set(losses)) == 6
         assert ops(session).count("ToDevice") == 0
 
 

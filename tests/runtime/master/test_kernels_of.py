@@ -189,13 +189,13 @@ taken = []
 with dt.Session(config=config) as session:
     session.run(v.initializer)
     fetches, feeds = [dt.reduce_mean(y), change], {x: np.ones((128, 512), np.float32)}
-    for _ in range(4):  # plans and kernels, and those of native stretches
+    for _ in range(4):  # plans and kernels, and those of native regions
         session.run(fetches, feeds)
     predicted = session.plan(fetches, feeds).kernels("cpu:0", config)
     assert predicted.memory.exact
     if sys.argv[1] == "numba":
-        stretch, *_ = predicted.regions  # the last is the update
-        assert stretch.arena_bytes == predicted.memory.arenas[0].bytes > 2 * 128 * 500 * 4, str(predicted)
+        region, *_ = predicted.regions  # the last is the update
+        assert region.arena_bytes == predicted.memory.arenas[0].bytes > 2 * 128 * 500 * 4, str(predicted)
     tracemalloc.start()
     for _ in range(5):
         before, _ = tracemalloc.get_traced_memory()
