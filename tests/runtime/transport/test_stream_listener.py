@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 
@@ -55,6 +56,28 @@ def test_client_and_server_go_over_and_keep_the_order(echo: Endpoint) -> None:
         warm(connection)
         (stream,) = echo._peers.streams()
         assert stream._socket.family in (socket.AF_INET, socket.AF_INET6)
+
+
+def test_a_busy_server_is_waited_for() -> None:
+    """A kernel may hold its interpreter for a while, and a stream is offered only once."""
+    name = f"dovetail-{TOKEN}"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0{name}")
+        listener.listen()
+
+        def serve() -> None:
+            sock, _ = listener.accept()
+            with sock:
+                assert sock.recv(64) == bytes.fromhex(TOKEN)
+                time.sleep(1.5)
+                sock.send(b"\1")
+
+        server = threading.Thread(target=serve)
+        server.start()
+        stream = connect_stream(Connect("unix", name, TOKEN), "")
+        server.join()
+        assert stream is not None
+        stream.close()
 
 
 def test_large_tensors_travel_whole(echo: Endpoint) -> None:
