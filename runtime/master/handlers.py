@@ -40,9 +40,8 @@ class MasterHandlers:
         self._responder = responder
         name = "DOVETAIL_CLIENT_SESSIONS"
         self._limit = Limit(setting(name), "sessions open", name, "Close some")
-        self._opening: dict[
-            tuple[bytes, int], str
-        ] = {}  # call that opens a session: (connection, request) -> the client's key
+        # Call that opens a session: (connection, request) -> the client's key.
+        self._opening: dict[tuple[bytes, int], str] = {}
         self._lock = threading.Lock()  # guards the limit while calls are added
 
     def on_call(self, peer: bytes, message: Message) -> None:

@@ -47,6 +47,8 @@ EarlyStep: TypeAlias = Step | tuple[Literal["await"], Node]
 
 def overlap_collectives(part: Partition, cut: Partitioned) -> list[EarlyStep]:
     """A device's steps with each collective where it can begin, and `("await", node)` where it was."""
+    if not any(op.is_collective for op in {what.opdef for _, what in part.steps if isinstance(what, Node)}):
+        return list(part.steps)
     # What stands before all steps, then each step, with the collectives that begin behind it.
     placed: list[list[EarlyStep]] = [[]]
     # Nodes that run here and tensors that are fed or received -> the step after which they are available.

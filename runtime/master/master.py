@@ -73,9 +73,8 @@ class MasterSession:
     client: str = ""  # the name of the process that opened it
     owner: str = ""  # the key of that process
     heard: tuple[bytes, float] = b"", math.inf  # the connection and time of the client's last message
-    placed: Plan | None = (
-        None  # the last plan, unless only the nodes that a run needs are placed: with it is the whole graph
-    )
+    # The last plan, which has placed the whole graph; None where only the nodes that a run needs are placed.
+    placed: Plan | None = None
     assigned: dict[str, str] = field(default_factory=dict)  # devices of stateful nodes
     plans: dict[str, Plan] = field(default_factory=dict)  # handle -> its plan
     # (owner, reader) -> whether the reader can read the owner's memory.
@@ -186,8 +185,8 @@ class Master:
             return [
                 TaskPart(
                     task, incarnations[task], program,
-                    tuple(dict.fromkeys(name for u in partitions for name, _ in u.feeds)),
-                    tuple(dict.fromkeys(name for u in partitions for name, _ in u.fetches)),
+                    tuple(dict.fromkeys(name for p in partitions for name, _ in p.feeds)),
+                    tuple(dict.fromkeys(name for p in partitions for name, _ in p.fetches)),
                 )
                 for task, partitions in by_task.items()
             ]  # fmt: skip

@@ -147,11 +147,8 @@ class ClusterBackend(Backend):
             if gathered is not None:
                 gathered.offsets.update((p.task, offset_of(connections, a)) for a, p in remote.items())
                 gathered.begin()
-            number, patience_s, limit_s = (
-                next(self._numbers),
-                self._config.peer_timeout_s,
-                _least(timeout_s, self._limit_s),
-            )
+            number, limit_s = next(self._numbers), _least(timeout_s, self._limit_s)
+            patience_s = self._config.peer_timeout_s
             step = StepCall(connections, number, remote, colocated, patience_s, limit_s, gathered, lambda: self._closed)
             return step.run(feeds)
         finally:

@@ -14,6 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
 from typing import Any
 
 from ...graph.core.fault_injection import faults
@@ -88,7 +89,8 @@ class LinkFaults:
 
 def break_connections() -> None:
     """Break the TCP connections of this process. Otherwise ZeroMQ's heartbeats would pass a network that is to be cut."""
-    for descriptor in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208  (numbers)
+    for file in Path("/proc/self/fd").iterdir():
+        descriptor = int(file.name)
         end = peer_of(descriptor)
         if isinstance(end, tuple):  # no Unix socket
             end_connection(descriptor, end)

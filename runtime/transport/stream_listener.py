@@ -20,15 +20,12 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
-from ..timeouts import STREAM_SILENCE_MS
+from ..timeouts import STREAM_ANSWER_S, STREAM_SILENCE_MS
 from .event_loop import EventLoop
 from .peer import Connect, Peer
 from .stream import Stream
 
-CONNECT_S: Final = 1.0  # for connecting
-ANSWER_S: Final = (
-    30.0  # for the answer to the token: a kernel may hold the server's interpreter, and a stream is offered once
-)
+CONNECT_S: Final = 1.0
 TOKEN_BYTES: Final = 16
 _NAME: Final = re.compile(r"dovetail-[0-9a-f]{32}")
 _CREDENTIALS: Final = struct.Struct("3i")  # process, user, group
@@ -138,7 +135,7 @@ class StreamListener:
 
 
 def connect_stream(offer: Connect, host: str) -> Stream | None:
-    """The stream to what a server at a host offers; None: the offer is malformed, or connecting fails. Takes up to `ANSWER_S`."""
+    """The stream to what a server at a host offers; None: the offer is malformed, or connecting fails. Takes up to `STREAM_ANSWER_S`."""
     way, name, token = offer
     sock = None
     try:
@@ -153,7 +150,7 @@ def connect_stream(offer: Connect, host: str) -> Stream | None:
             sock = socket.create_connection((host, int(name)), CONNECT_S)
         _set_up(sock)
         sock.sendall(data)
-        sock.settimeout(ANSWER_S)
+        sock.settimeout(STREAM_ANSWER_S)
         if sock.recv(1) != _KNOWN:
             raise OSError("not the one that we meant")
     except (OSError, ValueError, OverflowError):

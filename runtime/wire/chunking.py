@@ -34,9 +34,8 @@ from .tensors import Frame
 
 CHUNK_BYTES: Final = 512 << 10
 """Bytes of a chunk. A link of 128 KiB/s still sends one within `HEARTBEAT_TIMEOUT_MS`, and it fits into the processors' caches."""
-LARGE_BYTES: Final = (
-    64 << 10
-)  # a message of so many bytes is sent in chunks, whose arrival is acknowledged; perhaps in one
+LARGE_BYTES: Final = 64 << 10
+"""A message of so many bytes is sent in chunks, perhaps in one: their arrival is acknowledged."""
 ACK_EVERY_S: Final = 0.25  # least interval of acknowledgements, in seconds
 
 _FIRST: Final = 0x95  # no other message starts with this byte (`messages.py`)

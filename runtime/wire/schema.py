@@ -169,20 +169,8 @@ def _row(kind: str, way: str, fields: str = "", *, tensors: bool = False, given:
     head = struct.Struct(f"{HEAD}{len(numbers)}q")
     checker = msgspec.msgpack.Decoder(content.type(kind, numbers + blobs))
     return KindSchema(
-        kind,
-        sender,
-        receiver,
-        reply,
-        bool(back),
-        content,
-        numbers,
-        head,
-        blobs,
-        content.type(kind),
-        checker,
-        tensors,
-        given,
-    )
+        kind, sender, receiver, reply, bool(back), content, numbers, head, blobs, content.type(kind), checker, tensors, given
+    )  # fmt: skip
 
 
 _MEMBER = "task str, group str, token int"

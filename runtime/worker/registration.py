@@ -185,7 +185,7 @@ def _address(tensor: Tensor) -> tuple[int, int]:
 
 
 def unpack_partitions(data: bytes) -> list[ir.PartitionGraph]:
-    """Units from a message.
+    """Partitions from a message.
 
     Raises:
         InvalidArgumentError: anything is wrong with the data.
