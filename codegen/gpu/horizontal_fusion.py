@@ -28,8 +28,9 @@ from ..ir.loop_nest import LoopNest
 from ..ir.nodes import HANDLES, PASSED_ON
 from ..ir.program import Call, Instruction, Loop, Program
 from .driver.launch import LoadedRoutine
-from .emit.expr import WHOLE, Names, Tile
+from .emit.expr import Names
 from .emit.nest import triton_source
+from .emit.tile import WHOLE, Tile
 from .ir import Choice, Count, Grid, Launch, Parameter, Routine, Template, TritonKernel, triton_type
 from .kernels import GpuContext, GpuKernel, loaded
 from .residency import ShapeKernel, SmallHostKernel

@@ -1,8 +1,9 @@
 """Emits Triton text from loop nests (`codegen/ir/loop_nest.py`).
 
     schedules.py      candidates for a loop nest and its sizes: tiles, warps, split reductions, as routines
-    nest.py           one kernel: blocks, tiles, loops over tiles, reductions, stores
-    expr.py           the values in one tile as Triton expressions; templates write their epilogues with it, too
+    nest.py           one kernel: loops over tiles, reductions, stores
+    tile.py           one tile: which elements it has, where they are in arrays, what depends on that
+    expr.py           values as Triton expressions; templates write their epilogues with it, too
     device_math.py    `vecmath` translated to Triton: the polynomials of the CPU; Philox and the distributions
 
 It knows the IR and `gpu/ir.py` only: no nodes, no devices. `bind`, `templates` and the launchers import it.

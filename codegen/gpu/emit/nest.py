@@ -35,11 +35,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from ....graph.core.dtypes import float64
-from ...fusion.range_analysis import SOFTMAX, Pair
+from ...fusion.range_analysis import SOFTMAX, Pair, pairs_of
 from ...ir.loop_nest import ADD, MAX, SET, LoopNest, Value
 from ..ir import HEADER
 from .device_math import functions
-from .expr import NARROW, PARTIAL, WHOLE, Names, Tile, TileWriter, numbers_of, start_of, stored_as, type_of
+from .expr import NARROW, Names, numbers_of, start_of, stored_as, type_of
+from .tile import PARTIAL, WHOLE, Tile, TileSpace, TileValues
 
 
 def triton_source(loops: LoopNest, tile: Tile, names: Names, kernel: str = "kernel") -> tuple[str, tuple[str, ...]]:
@@ -48,21 +49,20 @@ def triton_source(loops: LoopNest, tile: Tile, names: Names, kernel: str = "kern
     Returns:
         The module's text, and the names of the constants that the kernel takes after arrays and sizes.
     """
-    writer = _Writer(loops, tile, names)
-    writer.write()
-    constants = tuple(c for c in ("YB", "XB", "SPLITS") if any(c in line for line in writer.lines))
+    lines = _Body(TileSpace(loops, tile, names)).written()
+    constants = tuple(c for c in ("YB", "XB", "SPLITS") if any(c in line for line in lines))
     arguments = [*names.inputs, *names.outputs, *names.arguments, *numbers_of(loops, names)]
     arguments += [names.block] if names.block else []
     arguments += [f"{c}: tl.constexpr" for c in constants]
     text = "".join(
         [
             HEADER,
-            functions("\n".join(writer.lines)),
+            functions("\n".join(lines)),
             "# Made by Dovetail from:\n",
             *[f"#   {line}\n" for line in str(loops).splitlines()],
             "@triton.jit\n",
             f"def {kernel}({', '.join(arguments)}):\n",
-            *[f"    {line}\n" for line in writer.lines],
+            *[f"    {line}\n" for line in lines],
         ]
     )
     return text, constants
@@ -71,8 +71,15 @@ def triton_source(loops: LoopNest, tile: Tile, names: Names, kernel: str = "kern
 _STORES = {SET: "tl.store", ADD: "tl.atomic_add", MAX: "tl.atomic_max"}
 
 
-class _Writer(TileWriter):
-    """The lines of one kernel's body."""
+class _Body:
+    """The body of one kernel: how tiles follow one another, what is reduced over them, and what is stored."""
+
+    def __init__(self, space: TileSpace) -> None:
+        self.space = space
+        self.loops, self.tile, self.names, self.sides = space.loops, space.tile, space.names, space.sides
+        self.writer = TileValues(space).writer
+        self.line, self.value, self.inside = self.writer.line, self.writer.value, space.inside
+        self.pairs = {} if self.tile.form == WHOLE else pairs_of(self.loops, whole=self.tile.form != PARTIAL)
 
     def put(self, output: int) -> None:
         """Store an output's elements; of a table, into those rows that there are."""
@@ -81,10 +88,10 @@ class _Writer(TileWriter):
         value = self.value(store.value)
         target = self.names.outputs[output - len(self.loops.stores)]  # behind the totals of PARTIAL, which may be more
         if store.row is None:
-            where, mask = self.address(store.axes), self.mask(store.axes)
+            where, mask = self.space.address(store.axes), self.space.mask(store.axes)
         else:
-            where, there = self.in_row(target, self.value(store.row), store.axes)
-            mask = self.mask(self.loops.axes_of(store))
+            where, there = self.space.in_row(target, self.value(store.row), store.axes)
+            mask = self.space.mask(self.loops.axes_of(store))
             mask = f"{mask} & {there}" if mask else there
         arguments = [f"{target} + {where}" if where else target]
         arguments.append(f"{value}.to({stored_as(v.dtype)})" if v.dtype in NARROW else value)
@@ -98,7 +105,7 @@ class _Writer(TileWriter):
     def over_tile(self, v: Value, text: str) -> str:
         """A reduction of a tile's rows."""
         kind, dtype = str(v.data), v.dtype
-        at = "0" if self.flat else "1, keep_dims=True"
+        at = "0" if self.space.flat else "1, keep_dims=True"
         if kind in ("any", "all"):
             return f"tl.{'max' if kind == 'any' else 'min'}({text}, {at}) != 0"
         if kind == "prod" or (kind in ("max", "min") and dtype.is_floating):
@@ -121,75 +128,33 @@ class _Writer(TileWriter):
         return text if dtype.is_floating else f"({text}).to({type_of(dtype)})"
 
     def reductions(self, stage: int) -> list[int]:
-        """As `ValueWriter.reductions`, but not those that are made with their pair's first."""
+        """Those whose operands are known after so many stages; not those that are made with their pair's first."""
         late = {p.second for p in self.pairs.values()}
-        return [i for i in super().reductions(stage) if i not in late]
+        return [i for i in self.writer.reductions(stage) if i not in late]
+
+    def scans(self, roots: Sequence[int]) -> list[int]:
+        """The running sums that these are made of, and that are not known."""
+        values, known = self.loops.values, self.writer.known
+        found = self.loops.behind(roots, lambda i: i in known or values[i].op == "reduce")
+        return [i for i in found if values[i].op == "scan" and i not in known]
 
     # --- the body --------------------------------------------------------------------------------------------------
 
-    def write(self) -> None:
-        """Write the body."""
-        self.blocks()
+    def written(self) -> list[str]:
+        """The body's lines."""
+        self.writer.lines += self.space.block_lines()
         if self.tile.form == WHOLE:
-            self.columns("")
+            self.writer.lines += self.space.column_lines()
             self.whole()
         else:
             self.looped()
-
-    def blocks(self) -> None:
-        """Which part of the space this block has."""
-        side_y, side_x = self.sides.y, self.sides.x
-        counted = self.tile.form == WHOLE and not self.loops.reduced_axes and not self.tile.one_column
-        for side, name in ((side_y, "ny"), (side_x, "nx")):
-            if len(side) > 1:
-                self.line(f"{name} = {' * '.join(self.names.sizes[a] for a in side)}")
-        if not (side_x or side_y):
-            return
-        block = self.names.block or "tl.program_id(0)"
-        block = f"{block}.to(tl.int64)" if self.tile.wide else block
-        rows = "[:, None]"
-        if self.tile.form == PARTIAL:
-            self.line(f"block = {block}")
-            self.line("piece = block % SPLITS")
-            self.line(f"share = tl.cdiv(tl.cdiv({self.nx}, SPLITS), XB) * XB")
-            block = "block // SPLITS"
-        elif counted and side_y:
-            self.line(f"block = {block}")
-            self.line(f"across = tl.cdiv({self.nx}, XB)")
-            self.first_column = "block % across * XB + "
-            block = "block // across"
-        elif counted:
-            self.first_column = f"{block} * XB + "
-        if side_y:
-            # A tile of one row needs a side of its own all the same: values have the shape [1, XB].
-            first = f"({block}) * YB" if " " in block else f"{block} * YB"
-            self.line(f"{self.y} = {first} + tl.arange(0, YB){rows}")
-            if not self.tile.one_row:
-                self.line(f"my = {self.y} < {self.ny}")
-            if len(side_y) > 1:
-                self.divide(side_y, "y")
-
-    first_column = ""
-
-    def columns(self, first: str) -> None:
-        """The indices along x."""
-        if not self.sides.x:
-            return
-        first, across = first or self.first_column, "" if self.flat else "[None, :]"
-        self.line(f"{self.x} = {first}tl.arange(0, XB){across}")
-        for per in sorted({16 // v.dtype.size for v in self.loops.values if v.op == "random" and self.by_counters(v)}):
-            begin = f"({first.removesuffix(' + ')}) // {per} + " if first else ""
-            self.line(f"c{per} = {begin}tl.arange(0, XB // {per}){across}")
-        if not self.is_filled:
-            self.line(f"mx = {self.x} < {self.nx}")
-        if len(self.sides.x) > 1:
-            self.divide(self.sides.x, "x")
+        return self.writer.lines
 
     def whole(self) -> None:
         """All in one tile."""
-        for stage in range(max(self.stages, default=0) + 1):
+        for stage in range(max(self.writer.stages, default=0) + 1):
             for full in (True, False):
-                for o in self.outputs(stage, full):
+                for o in self.writer.outputs(stage, full):
                     self.put(o)
             for r in self.reductions(stage):
                 v = self.loops.values[r]
@@ -198,18 +163,18 @@ class _Writer(TileWriter):
                     x = f"{x}.to(tl.int32)"
                 x = self.inside(v.args[0], x, start_of(str(v.data), v.dtype))
                 self.line(f"v{r} = {self.over_tile(v, x)}")
-                self.known[r] = f"v{r}"
+                self.writer.known[r] = f"v{r}"
 
     def looped(self) -> None:
         """One pass over x per stage."""
-        last = 0 if self.tile.form == PARTIAL else max(self.stages, default=0)
+        last = 0 if self.tile.form == PARTIAL else max(self.writer.stages, default=0)
         for stage in range(last + 1):
             reductions = self.reductions(stage)
-            outputs = self.outputs(stage, full=True)
+            outputs = self.writer.outputs(stage, full=True)
             if reductions or outputs:
                 self.one_pass(reductions, outputs)
             if self.tile.form != PARTIAL:
-                for o in self.outputs(stage, full=False):
+                for o in self.writer.outputs(stage, full=False):
                     self.put(o)
 
     def one_pass(self, reductions: Sequence[int], outputs: Sequence[int]) -> None:
@@ -218,7 +183,7 @@ class _Writer(TileWriter):
         roots = [values[r].args[0] for r in reductions] + [self.loops.stores[o].value for o in outputs]
         for k in self.constant_along_x(roots):
             self.value(k)
-        shape = "[XB]" if self.flat else "[YB, XB]"
+        shape = "[XB]" if self.space.flat else "[YB, XB]"
         for r in reductions:
             v = values[r]
             kind = "tl.int32" if v.data in ("any", "all") else type_of(v.dtype)
@@ -232,13 +197,14 @@ class _Writer(TileWriter):
         for i in self.scans(roots):
             v = values[i]
             self.line(
-                f"total{i} = tl.full({'()' if self.flat else '[YB, 1]'}, {start_of(v.data.kind, v.dtype)}, {type_of(v.dtype)})"
+                f"total{i} = tl.full({'()' if self.space.flat else '[YB, 1]'}, {start_of(v.data.kind, v.dtype)}, {type_of(v.dtype)})"
             )
 
         def body() -> None:
             if self.loops.backwards:
-                self.line(f"start = (tl.cdiv({self.nx}, XB) - 1) * XB - back")
-            self.columns("start + ")
+                self.line(f"start = (tl.cdiv({self.space.nx}, XB) - 1) * XB - back")
+            for line in self.space.column_lines("start + "):
+                self.line(line)
             for r in reductions:
                 pair = self.pairs.get(r)
                 x = self.value(values[r].args[0])
@@ -249,13 +215,15 @@ class _Writer(TileWriter):
             for o in outputs:
                 self.put(o)
 
-        first, last = "0", self.nx
+        first, last = "0", self.space.nx
         if self.tile.form == PARTIAL:
             first, last = "first", "last"
             self.line("first = piece * share")
-            self.line(f"last = tl.minimum(first + share, {self.nx})")
+            self.line(f"last = tl.minimum(first + share, {self.space.nx})")
         if self.scans(roots):
-            self.nest([f"for {'back' if self.loops.backwards else 'start'} in range({first}, {last}, XB):"], body)
+            self.writer.nest(
+                [f"for {'back' if self.loops.backwards else 'start'} in range({first}, {last}, XB):"], body
+            )
         else:
             self.full_tiles(first, last, body, [f"seen{r}" for r in reductions if self.is_variance(r)], shape)
         totals: list[str] = []
@@ -263,12 +231,12 @@ class _Writer(TileWriter):
             pair = self.pairs.get(r)
             if pair is None:
                 self.line(f"v{r} = {self.over_tile(values[r], f't{r}')}")
-                self.known[r] = f"v{r}"
+                self.writer.known[r] = f"v{r}"
                 totals.append(f"v{r}")
             else:
                 totals += self.finish_pair(pair)
         if self.tile.form == PARTIAL:
-            where = f"{self.y} * SPLITS + piece" if self.sides.y else "piece"
+            where = f"{self.space.y} * SPLITS + piece" if self.sides.y else "piece"
             mask = "" if self.tile.one_row or not self.sides.y else ", mask=my"
             for name, total in zip(self.names.outputs, totals, strict=False):
                 self.line(f"tl.store({name} + {where}, {total}{mask})")
@@ -285,9 +253,9 @@ class _Writer(TileWriter):
         whole = f"tl.maximum({last} - {first}, 0)" if self.tile.form == PARTIAL else last
         rounded = f"{whole} // XB * XB"
         self.line(f"whole = {rounded if first == '0' else f'{first} + {rounded}'}")
-        self.is_filled = True
-        self.nest([f"for start in range({first}, whole, XB):"], body)
-        self.is_filled = False
+        self.space.is_filled = True
+        self.writer.nest([f"for start in range({first}, whole, XB):"], body)
+        self.space.is_filled = False
         for name in counts:
             self.line(f"{name} = {name} + tl.zeros({shape}, {name}.dtype)")
 
@@ -295,7 +263,7 @@ class _Writer(TileWriter):
             self.line("start = whole")
             body()
 
-        self.nest([f"if whole < {last}:"], rest)
+        self.writer.nest([f"if whole < {last}:"], rest)
 
     def accumulate_pair(self, pair: Pair, x: str) -> None:
         """A tile more for two reductions at once. Per element of the tile, as if each had a row of its own."""
@@ -312,9 +280,9 @@ class _Writer(TileWriter):
             self.line(f"t{r} = top{r}")
             return
         divide = "{} / {}" if self.loops.values[r].dtype is float64 else "tl.div_rn({}, {})"
-        self.line(f"seen{r} = seen{r} + {'1.0' if self.is_filled else zero_if_outside}")
+        self.line(f"seen{r} = seen{r} + {'1.0' if self.space.is_filled else zero_if_outside}")
         self.line(f"away{r} = {x} - mean{r}")
-        if self.is_filled:  # one division for the whole tile
+        if self.space.is_filled:  # one division for the whole tile
             one = f"tl.full((), 1.0, {type_of(self.loops.values[r].dtype)})"
             self.line(f"part{r} = {divide.format(one, f'seen{r}')}")
             moved = f"mean{r} + away{r} * part{r}"
@@ -332,7 +300,7 @@ class _Writer(TileWriter):
         """Two reductions over the tile; the names of what they are known by."""
         r = pair.first
         v = self.loops.values[r]
-        at = "0" if self.flat else "1, keep_dims=True"
+        at = "0" if self.space.flat else "1, keep_dims=True"
         if pair.kind == SOFTMAX:
             exp = self.exponential(v)
             self.line(f"v{r} = {self.over_tile(v, f't{r}')}")
@@ -343,17 +311,19 @@ class _Writer(TileWriter):
                 top = f"less{r}"
             parts = f"sum{r} * {exp}(t{r} - {top})"
             self.line(f"v{pair.second} = tl.sum({parts}, {at})")
-            self.known |= {r: f"v{r}", pair.second: f"v{pair.second}"}
+            self.writer.known |= {r: f"v{r}", pair.second: f"v{pair.second}"}
             return [f"v{r}", f"v{pair.second}"]
         axis, keep = (at.split(", ") + [""])[:2]
         names = f"mean{r}, rest{r}, seen{r}"
         self.line(f"{names} = tl.reduce(({names}), {axis}, joined{f', {keep}' if keep else ''})")
-        self.known |= {pair.mean: f"mean{r}", pair.second: f"rest{r}", r: f"mean{r}"}
+        self.writer.known |= {pair.mean: f"mean{r}", pair.second: f"rest{r}", r: f"mean{r}"}
         return [f"mean{r}", f"rest{r}", f"seen{r}"]
 
     def constant_along_x(self, numbers: Iterable[int]) -> list[int]:
         """The values that these need and that do not vary along x: they are computed before a loop, once."""
-        found = self.loops.behind(numbers, lambda i: not self.varies_along_x(i))
+        found = self.loops.behind(numbers, lambda i: not self.space.varies_along_x(i))
         return [
-            i for i in found if not self.varies_along_x(i) and self.loops.values[i].op not in ("constant", "reduce")
+            i
+            for i in found
+            if not self.space.varies_along_x(i) and self.loops.values[i].op not in ("constant", "reduce")
         ]

@@ -26,8 +26,9 @@ from ...fusion.table_loops import filled, kept_in
 from ...ir.loop_nest import ADD, READS, LoopNest, LoopNestBuilder, Store
 from ...target import GPU_BLOCKS, GPU_INDEX_MARGIN
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, TritonKernel, triton_type
-from .expr import LOOPED, PARTIAL, WHOLE, Names, Tile, numbers_of, sides_of
+from .expr import Names, numbers_of
 from .nest import triton_source
+from .tile import LOOPED, PARTIAL, WHOLE, Tile, sides_of
 
 LONGEST_WHOLE = 16384  # elements of a row in one tile: 32 for each of 512 threads
 MOST_PIECES = 1024  # of a row: one block adds up their totals

@@ -126,7 +126,7 @@ class TilePosition:
         return text or "0"
 
 
-class EpilogueWriter(ExpressionWriter):
+class EpilogueWriter:
     """The lines of tile loops in a kernel, and the parameters that they bring.
 
     Args:
@@ -135,11 +135,9 @@ class EpilogueWriter(ExpressionWriter):
     """
 
     def __init__(self, work: TileLoops, first_input: int) -> None:
-        super().__init__(work.loops)
         self.work = work
         self.first_input = first_input
         self.parameters = tuple(Parameter(self._input(v), "*" + triton_type(v.dtype.name), True) for v in work.extra)
-        self._at = TilePosition((), (), ())
 
     def _input(self, value: Value) -> str:
         return f"in{self.first_input + value.data - 1}"
@@ -151,39 +149,38 @@ class EpilogueWriter(ExpressionWriter):
 
     def compute(self, tile: str, at: TilePosition, prefix: str = "v") -> tuple[list[str], list[str]]:
         """The lines that compute, and for each store the name of its value; `tile` names input 0."""
-        values = self.loops.values
-        self.lines, self.prefix, self._at = [], prefix, at
-        self.known = {i: tile for i, v in enumerate(values) if v.op == "load" and v.data == 0}
+        loops, values = self.work.loops, self.work.loops.values
+
+        def placed(number: int) -> str:
+            v = values[number]
+            axes = self.work.original(v.axes)
+            if v.op == "random":  # at the tile's position in an array with the value's axes
+                return f"{v.data}{8 * v.dtype.size}({', '.join([at.offset(axes), *map(writer.value, v.args)])})"
+            mask = at.mask(axes)
+            options = f", mask={mask}, other=0" if mask else ""
+            loaded = f"tl.load({self._input(v)} + {at.offset(axes)}{options})"
+            return f"{loaded}.to(tl.float32)" if v.dtype in NARROW else loaded
+
+        writer = ExpressionWriter(loops, placed)
+        writer.prefix = prefix
+        writer.known = {i: tile for i, v in enumerate(values) if v.op == "load" and v.data == 0}
         used = {a for v in values for a in v.args}
         names = []
-        for s in self.loops.stores:
+        for s in loops.stores:
             v = values[s.value]
             rounded = v.op == "cast" and v.dtype in NARROW and s.value not in used  # the store rounds it
-            names.append(self.value(v.args[0] if rounded else s.value))
-        return self.lines, names
+            names.append(writer.value(v.args[0] if rounded else s.value))
+        return writer.lines, names
 
     def store(self, tile: str, at: TilePosition) -> list[str]:
         """The lines that compute and write all outputs."""
         lines, values = self.compute(tile, at)
-        for i, (name, s) in enumerate(zip(values, self.loops.stores, strict=True)):
+        for i, (name, s) in enumerate(zip(values, self.work.loops.stores, strict=True)):
             axes = self.work.original(s.axes)
             mask = at.mask(axes)
-            value = f"{name}.to({stored_as(self.loops.values[s.value].dtype)})"
+            value = f"{name}.to({stored_as(self.work.loops.values[s.value].dtype)})"
             lines.append(f"tl.store(out{i} + {at.offset(axes)}, {value}{f', mask={mask}' if mask else ''})")
         return lines
-
-    def read(self, v: Value) -> str:
-        """The elements of an input that belong to the tile."""
-        axes = self.work.original(v.axes)
-        mask = self._at.mask(axes)
-        options = f", mask={mask}, other=0" if mask else ""
-        loaded = f"tl.load({self._input(v)} + {self._at.offset(axes)}{options})"
-        return f"{loaded}.to(tl.float32)" if v.dtype in NARROW else loaded
-
-    def random(self, v: Value) -> str:
-        """Numbers at the tile's position in an array with the value's axes."""
-        where = self._at.offset(self.work.original(v.axes))
-        return f"{v.data}{8 * v.dtype.size}({', '.join([where, *map(self.value, v.args)])})"
 
 
 def parts_added(

@@ -1,0 +1,289 @@
+"""A tile of a loop nest: where its elements are in arrays, which of them are inside, and the values that depend on it.
+
+`nest` says how the tiles of a kernel follow one another; here is what one tile computes, whichever it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...ir.loop_nest import LoopNest, Scan, Value
+from .expr import NARROW, ExpressionWriter, Names, start_of, type_of
+
+WHOLE, LOOPED, PARTIAL = "whole", "looped", "partial"
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The parameters of a kernel's text other than its loops.
+
+    Attributes:
+        form: WHOLE, LOOPED or PARTIAL.
+        one_row: the tile has one row (YB is 1), so no row lies outside.
+        exact: x is as long as the tile is wide, so no column lies outside.
+        one_column: WHOLE without a reduction: one tile spans x, so blocks are counted along y only.
+        counters: rows begin at whole counters of random numbers, and so do tiles.
+        wide: indices need 64 bits.
+    """
+
+    form: str
+    one_row: bool = False
+    exact: bool = False
+    one_column: bool = False
+    counters: bool = False
+    wide: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """The axes along the two sides of a tile."""
+
+    y: tuple[int, ...]
+    x: tuple[int, ...]
+
+
+def sides_of(loops: LoopNest) -> Sides:
+    """Which axes are along which side."""
+    axes = tuple(range(len(loops.reduced)))
+    return Sides(loops.kept_axes, loops.reduced_axes) if loops.reduced_axes else Sides(axes[:-1], axes[-1:])
+
+
+class TileSpace:
+    """Where the elements of a kernel's tile are.
+
+    Attributes:
+        flat: tiles have one side only.
+        is_filled: no column of the current tile lies outside.
+        y, x: the names of the indices along the sides. ny, nx: how many elements the sides have.
+    """
+
+    def __init__(self, loops: LoopNest, tile: Tile, names: Names) -> None:
+        self.loops = loops
+        self.tile = tile
+        self.names = names
+        self.sides = sides_of(loops)
+        self.flat = not self.sides.y
+        self.is_filled = tile.exact
+        self.first_column = ""
+        sides = (self.sides.y, "y"), (self.sides.x, "x")
+        self.y, self.x = (f"i{axes[0]}" if len(axes) == 1 else name for axes, name in sides)
+        self.ny, self.nx = self.extent(self.sides.y, "ny"), self.extent(self.sides.x, "nx")
+
+    def extent(self, axes: Sequence[int], name: str) -> str:
+        """How many elements a side has."""
+        sizes = [self.names.sizes[a] for a in axes]
+        return name if len(sizes) > 1 else sizes[0] if sizes else "1"
+
+    def address(self, axes: Sequence[int]) -> str:
+        """Where the current elements are in a flat array that has these axes; empty for its beginning."""
+        terms: list[tuple[str, str]] = []  # index and size
+        rest = list(axes)
+        while rest:
+            for side, linear, size in ((self.sides.y, self.y, self.ny), (self.sides.x, self.x, self.nx)):
+                if len(side) > 1 and tuple(rest[: len(side)]) == side:
+                    terms.append((linear, size))
+                    rest = rest[len(side) :]
+                    break
+            else:
+                axis = rest.pop(0)
+                terms.append((f"i{axis}", self.names.sizes[axis]))
+        out = ""
+        for index, size in terms:
+            out = f"({out}) * {size} + {index}" if "+" in out else f"{out} * {size} + {index}" if out else index
+        return out
+
+    def single_axes(self) -> set[int]:
+        """Axes of joined sides that some array needs by themselves."""
+        arrays = [v.axes for v in self.loops.values if v.op in ("load", "random", "position")]
+        arrays += [self.loops.row_axes(v) for v in self.loops.values if v.op == "gather"]
+        arrays += [
+            s.axes for s in self.loops.stores if self.tile.form != PARTIAL or any(a in self.sides.x for a in s.axes)
+        ]
+        text = " ".join(self.address(axes) for axes in arrays)
+        named = {int(a) for a in re.findall(r"\bi(\d+)\b", text)}
+        return {a for side in (self.sides.y, self.sides.x) if len(side) > 1 for a in side if a in named}
+
+    def divided(self, side: Sequence[int], linear: str) -> list[str]:
+        """The lines that make single axes' indices of a joined one."""
+        needed, lines = self.single_axes(), []
+        for at, axis in enumerate(side):
+            if axis not in needed:
+                continue
+            inner = " * ".join(self.names.sizes[a] for a in side[at + 1 :])
+            index = f"{linear} // ({inner})" if "*" in inner else f"{linear} // {inner}" if inner else linear
+            lines.append(f"i{axis} = {index}" if at == 0 else f"i{axis} = ({index}) % {self.names.sizes[axis]}")
+        return lines
+
+    def block_lines(self) -> list[str]:
+        """Which part of the space a block has."""
+        lines: list[str] = []
+        side_y, side_x = self.sides.y, self.sides.x
+        counted = self.tile.form == WHOLE and not self.loops.reduced_axes and not self.tile.one_column
+        for side, name in ((side_y, "ny"), (side_x, "nx")):
+            if len(side) > 1:
+                lines.append(f"{name} = {' * '.join(self.names.sizes[a] for a in side)}")
+        if not (side_x or side_y):
+            return lines
+        block = self.names.block or "tl.program_id(0)"
+        block = f"{block}.to(tl.int64)" if self.tile.wide else block
+        rows = "[:, None]"
+        if self.tile.form == PARTIAL:
+            lines.append(f"block = {block}")
+            lines.append("piece = block % SPLITS")
+            lines.append(f"share = tl.cdiv(tl.cdiv({self.nx}, SPLITS), XB) * XB")
+            block = "block // SPLITS"
+        elif counted and side_y:
+            lines.append(f"block = {block}")
+            lines.append(f"across = tl.cdiv({self.nx}, XB)")
+            self.first_column = "block % across * XB + "
+            block = "block // across"
+        elif counted:
+            self.first_column = f"{block} * XB + "
+        if side_y:
+            # A tile of one row needs a side of its own all the same: values have the shape [1, XB].
+            first = f"({block}) * YB" if " " in block else f"{block} * YB"
+            lines.append(f"{self.y} = {first} + tl.arange(0, YB){rows}")
+            if not self.tile.one_row:
+                lines.append(f"my = {self.y} < {self.ny}")
+            if len(side_y) > 1:
+                lines += self.divided(side_y, "y")
+        return lines
+
+    def column_lines(self, first: str = "") -> list[str]:
+        """The indices along x, of a tile that begins at `first`; of the block's only one, where that is empty."""
+        lines: list[str] = []
+        if not self.sides.x:
+            return lines
+        first, across = first or self.first_column, "" if self.flat else "[None, :]"
+        lines.append(f"{self.x} = {first}tl.arange(0, XB){across}")
+        for per in sorted({16 // v.dtype.size for v in self.loops.values if v.op == "random" and self.by_counters(v)}):
+            begin = f"({first.removesuffix(' + ')}) // {per} + " if first else ""
+            lines.append(f"c{per} = {begin}tl.arange(0, XB // {per}){across}")
+        if not self.is_filled:
+            lines.append(f"mx = {self.x} < {self.nx}")
+        if len(self.sides.x) > 1:
+            lines += self.divided(self.sides.x, "x")
+        return lines
+
+    def mask(self, axes: Sequence[int]) -> str:
+        """The mask of a tile's valid elements; empty if all are valid."""
+        parts = []
+        if any(a in self.sides.y for a in axes) and not self.tile.one_row:
+            parts.append("my")
+        if any(a in self.sides.x for a in axes) and not self.is_filled:
+            parts.append("mx")
+        return " & ".join(parts)
+
+    def varies_along_x(self, number: int) -> bool:
+        """Whether a value does."""
+        return any(a in self.sides.x for a in self.loops.values[number].axes)
+
+    def in_row(self, table: str, row: str, axes: Sequence[int]) -> tuple[str, str]:
+        """The 64-bit offsets of the current elements in a row of a table, and the mask of valid rows."""
+        sizes = self.width(axes)
+        inner = self.address(axes)
+        where = f"{row}.to(tl.int64) * {sizes} + {inner}" if inner else f"{row}.to(tl.int64)"
+        return where, f"({row} >= 0) & ({row} < {self.names.rows_of(table)})"
+
+    def width(self, axes: Sequence[int]) -> str:
+        """How many elements lie along some axes."""
+        for side, size in ((self.sides.y, self.ny), (self.sides.x, self.nx)):
+            if tuple(axes) == side:
+                return size
+        sizes = [self.names.sizes[a] for a in axes]
+        return f"({' * '.join(sizes)})" if len(sizes) > 1 else "".join(sizes)
+
+    def inside(self, number: int, text: str, start: str) -> str:
+        """Values of a tile, with those outside of the space as if they were not there."""
+        if self.is_filled and self.varies_along_x(number):
+            return text
+        return f"tl.where({f'{self.x} < {self.nx}' if self.is_filled else 'mx'}, {text}, {start})"
+
+    def by_counters(self, v: Value) -> bool:
+        """Whether a random value's tile is made of whole counters, next to one another along x."""
+        x = self.sides.x
+        return self.tile.counters and bool(x) and v.axes[-len(x) :] == x
+
+
+class TileValues:
+    """The values of a tile. Here are those that depend on where it lies; `writer` has the others, and the lines."""
+
+    def __init__(self, space: TileSpace) -> None:
+        self.space = space
+        self.writer = ExpressionWriter(space.loops, self.placed)
+
+    def placed(self, number: int) -> str:
+        """What a value is, in Triton."""
+        v = self.space.loops.values[number]
+        if v.op in ("load", "gather"):
+            return self.read(v)
+        if v.op == "random":
+            return self.random(v)
+        if v.op == "scan":
+            return self.scan(number, v)
+        if v.op == "position":
+            text = f"({self.space.address(v.axes)})"
+        else:
+            text = str(v.data) if v.op == "size" else " * ".join(self.space.names.counted)
+            text = f"({text})" if "*" in text else text
+        return f"{text}.to({type_of(v.dtype)})"
+
+    def read(self, v: Value) -> str:
+        """An element of an input; of a table, that of a row which is out of range is zero."""
+        space = self.space
+        name = space.names.inputs[int(v.data)]
+        axes = v.axes if v.op == "load" else space.loops.row_axes(v)
+        where, mask = space.address(axes), space.mask(v.axes)
+        options = []
+        if v.op == "gather":
+            where, there = space.in_row(name, self.writer.value(v.args[0]), axes)
+            mask = f"{mask} & {there}" if mask else there
+            options.append("other=0")
+        if mask:
+            options.insert(0, f"mask={mask}")
+        text = f"tl.load({', '.join([f'{name} + {where}' if where else name, *options])})"
+        return f"{text}.to(tl.float32)" if v.dtype in NARROW else text
+
+    def random(self, v: Value) -> str:
+        """Numbers at the current elements' places in an array with the value's axes."""
+        stream = [self.writer.value(a) for a in v.args]
+        at = self.space.address(v.axes) or "tl.full((), 0, tl.int32)"
+        function = f"{v.data}{8 * v.dtype.size}"
+        if not self.space.by_counters(v):
+            return f"{function}({', '.join([at, *stream])})"
+        per = 16 // v.dtype.size
+        before = at.removesuffix(self.space.x)
+        row = f"({before.removesuffix(' + ')}) // {per} + " if before else ""
+        return f"{v.data}s{8 * v.dtype.size}({', '.join([f'{row}c{per}', *stream])})"
+
+    def scan(self, number: int, v: Value) -> str:
+        """A running sum along x; `total<number>` is what came before the tile, where one goes along x."""
+        (arg,) = v.args
+        how: Scan = v.data
+        flat = self.space.flat
+        start = start_of(how.kind, v.dtype)
+        function = "added" if how.kind == "sum" else "product"
+        kind, operator = type_of(v.dtype), "+" if how.kind == "sum" else "*"
+        shape, axis = ("[XB]", "0") if flat else ("[YB, XB]", "1")
+        x = f"x{number}"
+        inside = self.space.inside(arg, self.writer.value(arg), start)
+        self.writer.line(f"{x} = ({inside} + tl.zeros({shape}, {kind})).to({kind})")
+        reverse = ", reverse=True" if how.reverse else ""
+        if how.exclusive:
+            neutral = f"tl.full({shape}, {start}, {kind})"
+            self.writer.line(
+                f"all{number}, before{number} = "
+                f"tl.associative_scan(({x}, {neutral}), {axis}, {function}_before{reverse})"
+            )
+            out = f"before{number}"
+        else:
+            out = f"tl.associative_scan({x}, {axis}, {function}{reverse})"
+        if self.space.tile.form != LOOPED:
+            return out
+        self.writer.line(f"s{number} = total{number} {operator} {out}")
+        at = "0" if flat else "1"
+        keep = "" if flat else ", keep_dims=True"
+        self.writer.line(f"total{number} = total{number} {operator} tl.reduce({x}, {at}, {function}{keep})")
+        return f"s{number}"
