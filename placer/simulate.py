@@ -28,11 +28,11 @@ from .cost.launches import Launch, device_times, working_set
 from .cost.profile import Profile, as_profile
 from .cost.shapes import Sizes, plan_sizes
 from .cost.static import state_bytes
+from .critical_path import CLIENT, Span, Transfer, critical_path
 from .partition.partitioned_graph import Channel, task_of
 from .plan_data import PlanData
 from .render.text import count_text, short, size_text
 from .render.timeline import Bar, Chart, Track, time_text
-from .search.clock import MOMENT
 from .search.from_graph import ONE_SIDED_READ, hosts_of, step_problem
 from .search.memory_profile import LiveValues
 from .search.problem import Objective, Problem, summed
@@ -40,42 +40,6 @@ from .search.types import Floats, Ints
 
 Travels = dict[tuple[int, int], tuple[float, float]]
 """(value, destination) -> when it leaves and arrives."""
-CLIENT = -1
-"""The client of the step, as the end of a `Transfer`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """The execution of a node, or of a fused kernel, on its device. Times are in seconds after the start of the step.
-
-    Attributes:
-        name: the node; of a fused kernel, its last node.
-        device: number of its device.
-        start: when it starts.
-        finish: when it ends.
-        nodes: all nodes of a fused kernel; else empty.
-    """
-
-    name: str
-    device: int
-    start: float
-    finish: float
-    nodes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """A transfer of the value of node `name` from device `source` to `destination`: `bytes` bytes.
-
-    On the critical path, `CLIENT` may be an end: what is fed to the node, or fetched from it. Its bytes are 0 then.
-    """
-
-    name: str
-    source: int
-    destination: int
-    bytes: float
-    start: float
-    finish: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -505,7 +469,7 @@ def timeline(
         tuple(map(str, range(problem.devices))) if devices is None else tuple(devices),
         tuple(sorted(spans, key=lambda s: (s.start, s.finish))),
         tuple(sorted(moved.values(), key=lambda t: (t.start, t.finish))),
-        tuple(_critical(problem, device, start, finish, spans, moved)),
+        tuple(_critical(problem, device, spans, moved.values())),
         tuple(np.bincount(device, finish - start, problem.devices).tolist()),
         tuple(float(f + max(size.max(initial=0.0), 0.0)) for f, (_, size) in zip(fixed, changes, strict=True)),
         float(makespan),
@@ -530,46 +494,24 @@ def _run(problem: Problem, device: Ints, in_order: bool) -> tuple[Floats, Floats
 
 
 def _critical(
-    problem: Problem, device: Ints, start: Floats, finish: Floats, spans: list[Span],
-    moved: dict[tuple[int, int], Transfer],
-) -> list[Span | Transfer]:  # fmt: skip
-    """Back from the node that ends last, or whose value the client has last: what each waited for."""
-    a, nodes = problem.arrays, np.arange(problem.nodes)
-    fed = problem.fed_at[device, nodes] if problem.fed_at is not None else np.zeros(problem.nodes)
-    back = problem.back_after[device, nodes] if problem.back_after is not None else np.zeros(problem.nodes)
-    by_end: dict[int, list[int]] = {}
-    for i in np.argsort(finish, kind="stable").tolist():
-        by_end.setdefault(int(device[i]), []).append(i)
-    ends = {d: finish[nodes] for d, nodes in by_end.items()}
-    x, seen = int((finish + back).argmax()), set[int]()
-    out: list[Span | Transfer] = []
-    if back[x] > 0:
-        end = float(finish[x])
-        out.append(Transfer(spans[x].name, int(device[x]), CLIENT, 0.0, end, end + float(back[x])))
-    while True:
-        seen.add(x)
-        out.append(spans[x])
-        d, begin = int(device[x]), float(start[x])
-        close = max(1e-9 * begin, MOMENT)
-        latest, via = -1.0, -1
-        for v in a.input_value[a.input_start[x] : a.input_start[x + 1]].tolist():
-            s = int(a.value_source[v])
-            at = float(finish[s]) if device[s] == d else moved[v, d].finish
-            if at > latest:
-                latest, via = at, v
-        if via >= 0 and latest >= begin - close:
-            s = int(a.value_source[via])
-            if device[s] != d:
-                out.append(moved[via, d])
-            x = s
-            continue
-        if fed[x] > 0 and fed[x] >= begin - close:
-            out.append(Transfer(spans[x].name, CLIENT, d, 0.0, 0.0, float(fed[x])))
-            return out[::-1]
-        # Its inputs were there before: it waited for the device, so for a node that ended as it began.
-        at = int(np.searchsorted(ends[d], begin + close, side="right")) - 1
-        while at >= 0 and by_end[d][at] in seen:
-            at -= 1
-        if begin <= close or at < 0 or ends[d][at] < begin - close:
-            return out[::-1]
-        x = by_end[d][at]
+    problem: Problem, device: Ints, spans: Sequence[Span], moved: Iterable[Transfer]
+) -> list[Span | Transfer]:
+    """The critical path, with what the client feeds and fetches."""
+    a, names = problem.arrays, [s.name for s in spans]
+    number = {name: i for i, name in enumerate(names)}
+    nodes = np.arange(problem.nodes)
+
+    def inputs(name: str) -> list[str]:
+        i = number[name]
+        values = a.input_value[a.input_start[i] : a.input_start[i + 1]]
+        return [names[i] for i in a.value_source[values].tolist()]
+
+    fed = [] if problem.fed_at is None else problem.fed_at[device, nodes].tolist()
+    back = [] if problem.back_after is None else problem.back_after[device, nodes].tolist()
+    ends: list[Span | Transfer] = [*spans]
+    for i, after in enumerate(back):
+        if after > 0:
+            s = spans[i]
+            ends[i] = Transfer(s.name, s.device, CLIENT, 0.0, s.finish, s.finish + after)
+    feeds = {names[i]: Transfer(names[i], CLIENT, spans[i].device, 0.0, 0.0, at) for i, at in enumerate(fed) if at > 0}
+    return critical_path(spans, moved, inputs, feeds, end=max(ends, key=lambda p: p.finish))

@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import os
 import time
-from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ...graph.formats.atomic_files import path_of
+from ...placer.critical_path import Span, Transfer as Travel, critical_path
 from ...placer.partition.partitioned_graph import Channel
 from ...placer.plan import Plan
 from ...placer.render.text import count_text, short, size_text, table
 from ...placer.render.timeline import Bar, Chart, time_text
-from ...placer.simulate import Span, Timeline, Transfer as Travel
+from ...placer.simulate import Timeline
 from ..transport.client import Connections
 from ..wire.messages import ChannelKey, Message
 from ..wire.schema import WireError
@@ -181,7 +181,7 @@ class Trace:
             nodes = [graph.get_operation_by_name(name)] if name in graph else []
             return [b.name for n in nodes for b in (*(t.op for t in n.inputs), *n.controls)]
 
-        critical = tuple(_critical(spans, travels, waits, inputs))
+        critical = tuple(critical_path(spans, travels, inputs, waits=waits))
         return Timeline(names, spans, travels, critical, tuple(busy), (), end)
 
     @property
@@ -336,60 +336,3 @@ def _waited_for(what: str, channels: dict[int, Channel]) -> str:
     number, iteration = _parts_of(key)
     channel = channels.get(number)
     return what if channel is None else f"{channel.name}{iteration} from {short(channel.source)}"
-
-
-# --- critical path ---------------------------------------------------------------------------------------------------
-def _critical(
-    spans: tuple[Span, ...], travels: tuple[Travel, ...], waits: Mapping[int, list[float]], inputs: Callable[[str], Iterable[str]]
-) -> list[Span | Travel]:  # fmt: skip
-    """The critical path, backwards from the kernel that ends last: each waited for a value, or for its device.
-
-    A device may have waited for a value that a later kernel takes, or for an empty message: `waits` has the ends of its waits.
-    `inputs`: name of a node -> names of its inputs.
-    """
-    # (name of a value, or type of a part; its device) -> what brought it there, by its end
-    ended: dict[tuple[str | type, int], list[Span | Travel]] = {}
-    parts: list[Span | Travel] = [*spans, *travels]
-    for p in sorted(parts, key=lambda p: p.finish):
-        names, device = (p.nodes or (p.name,), p.device) if isinstance(p, Span) else ((p.name,), p.destination)
-        for what in (type(p), *names):
-            ended.setdefault((what, device), []).append(p)
-    taken: set[int] = set()
-
-    def last(what: str | type, device: int, at: float) -> list[Span | Travel]:
-        """What of this kind was the last to end there by then, if anything was."""
-        parts = ended.get((what, device), [])
-        i = bisect_right(parts, at + 1e-9, key=lambda p: p.finish) - 1
-        while i >= 0 and id(parts[i]) in taken:
-            i -= 1
-        return parts[i : i + 1]
-
-    def made(names: Collection[str], device: int) -> list[str | type]:
-        """The values that were brought to a device. A node without a kernel (renamed or folded) stands for its inputs."""
-        todo, seen = list(names), set(names)
-        for name in todo:
-            if (name, device) not in ended:
-                more = [i for i in dict.fromkeys(inputs(name)) if i not in seen]
-                todo += more
-                seen.update(more)
-        return [name for name in todo if (name, device) in ended]
-
-    out: list[Span | Travel] = []
-    now: Span | Travel | None = max(spans, key=lambda s: s.finish, default=None)
-    while now is not None:
-        out.append(now)
-        taken.add(id(now))
-        if isinstance(now, Span):
-            own, device = now.nodes or (now.name,), now.device
-            before = made(dict.fromkeys(i for n in own for i in inputs(n) if i not in own), device)
-            before.append(Span)
-        else:
-            device = now.source
-            before = made([now.name], device) or [Span]
-        found = [p for what in before for p in last(what, device, now.start)]
-        ends = waits.get(device, [])
-        waited = ends[i - 1] if (i := bisect_right(ends, now.start)) else 0.0
-        if isinstance(now, Span) and waited > max((p.finish for p in found), default=0.0):
-            found += last(Travel, device, waited)
-        now = max(found, key=lambda p: p.finish, default=None)
-    return out[::-1]

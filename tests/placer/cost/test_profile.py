@@ -12,7 +12,8 @@ import dovetail as dt
 from dovetail.placer.cluster.spec import Link
 from dovetail.placer.cost import profile as profile_module
 from dovetail.placer.cost.profile import fitted_link, measured_nodes
-from dovetail.placer.simulate import Span, Timeline, step_of
+from dovetail.placer.critical_path import Span
+from dovetail.placer.simulate import Timeline, step_of
 
 W0, W1 = (f"/job:worker/replica:0/task:{i}/device:CPU:0" for i in range(2))
 FOREIGN = "/job:localhost/replica:0/task:0/device:CPU:0"

@@ -12,11 +12,12 @@ from search_problems import problem, random_problem
 
 import dovetail as dt
 from dovetail.graph.core.errors import InvalidArgumentError, ResourceExhaustedError
+from dovetail.placer.critical_path import CLIENT, Span, Transfer
 from dovetail.placer.partition.one_sided_updates import moved_parts
 from dovetail.placer.pipeline import STRATEGIES
 from dovetail.placer.rules.placement import Rule
 from dovetail.placer.search.portfolio import watched
-from dovetail.placer.simulate import CLIENT, Span, Transfer, simulate, timeline
+from dovetail.placer.simulate import simulate, timeline
 
 CPU = "/job:w/replica:0/task:{}/device:CPU:0"
 SLOW = [{"name": "cpu:0", "flops": 1e6, "bandwidth": 1e6}]

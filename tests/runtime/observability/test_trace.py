@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import dovetail as tf
+from dovetail.placer.critical_path import Span, Transfer as Travel, critical_path
 from dovetail.placer.render.timeline import time_text
-from dovetail.placer.simulate import Span, Transfer as Travel
 from dovetail.runtime.observability import trace as clocks
 from dovetail.runtime.observability.step_notes import (
     ArrivalNote,
@@ -27,7 +27,7 @@ from dovetail.runtime.observability.step_notes import (
     clock,
 )
 from dovetail.runtime.observability.timeline import Timeline
-from dovetail.runtime.observability.trace import Trace, _critical, traced as traced_step
+from dovetail.runtime.observability.trace import Trace, traced as traced_step
 from dovetail.runtime.wire.messages import Message
 
 FULL = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
@@ -169,8 +169,8 @@ def test_the_critical_path_goes_through_a_message_for_which_a_device_waited() ->
     early, late, after = Span("early", 0, 0.0, 1.0), Span("late", 1, 1.0, 5.0), Span("after", 0, 6.1, 7.0)
     unrelated, message = Travel("x", 1, 0, 8.0, 0.5, 0.9), Travel("late", 1, 0, 0.0, 5.0, 6.0)
     given = (early, late, after), (unrelated, message)
-    assert _critical(*given, {0: [0.95, 6.05]}, lambda name: ()) == [late, message, after]
-    assert _critical(*given, {0: [0.95]}, lambda name: ()) == [early, after]
+    assert critical_path(*given, lambda name: (), waits={0: [0.95, 6.05]}) == [late, message, after]
+    assert critical_path(*given, lambda name: (), waits={0: [0.95]}) == [early, after]
 
 
 def test_step_stats_have_tensorflow_s_shape_and_become_a_chrome_trace(session: tf.Session, tmp_path: object) -> None:
