@@ -16,7 +16,8 @@ address), it sends `hello` with `readable` false, and tensors to it are sent aga
     called end    stream_open         this is my last message here as well
 
 Each end reads the stream only after the other's last ZeroMQ message, so no message overtakes another. When the stream ends, both
-ends fall back to ZeroMQ, whose connection stays open beside it.
+ends fall back to ZeroMQ, whose connection stays open beside it. The caller says `hello` again, and is offered another stream; after
+`MOST_STREAMS` of them it stays with ZeroMQ.
 
 **What waits.** ZeroMQ's bounded queue comes first, then `post`'s. Large messages are cut into chunks.
 
@@ -42,6 +43,7 @@ from .stream import Stream
 
 MAX_STRIKES = 16  # malformed messages after which a peer is ignored
 MAX_BACKLOG = 10_000  # messages to one peer that wait, in addition to `HIGH_WATER` in ZeroMQ
+MOST_STREAMS = 8  # of one connection, one after the other: something on the way ends them
 SETTING = "DOVETAIL_SEND_QUEUE_MB"
 
 HANDSHAKE: Final = frozenset(("hello", "probe", "stream_offer", "stream_connected", "stream_open"))
@@ -99,7 +101,8 @@ class Peer:
         self.stream: Stream | None = None
         self.token = ""
         self.accepted: Stream | None = None
-        self._may_offer = not is_caller  # a connection gets one offer
+        self._may_offer = not is_caller  # a greeting gets one offer
+        self._streams_left = MOST_STREAMS
         self.lend: Lend | None = None
         self.unsent: deque[deque[list[Frame]]] = deque()
         self._unsent_bytes = 0
@@ -169,6 +172,8 @@ class Peer:
         """Fall back to ZeroMQ. The end that made the connection says `greeting` again."""
         self.stream = self.lend = None
         self.pid, self._told = 0, False
+        self._streams_left -= 1
+        self._may_offer = not self.is_caller and self._streams_left > 0
 
     def close_streams(self) -> None:
         for stream in (self.stream, self.accepted):

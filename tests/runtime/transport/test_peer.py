@@ -72,9 +72,8 @@ class End:
             if isinstance(command, Message):
                 self._post(encode(command))
             elif isinstance(command, Offer):
-                if not self.offered:
-                    self.offered += 1
-                    self._post(encode(Message("stream_offer", {"way": command.way, "name": "n", "token": "t"})))
+                self.offered += 1
+                self._post(encode(Message("stream_offer", {"way": command.way, "name": "n", "token": "t"})))
             else:
                 self.wanted.append(command)
 
@@ -173,6 +172,38 @@ def test_they_upgrade_and_nothing_overtakes() -> None:
     pair.finish()
     assert caller.came == called.came == [1, 2]
     assert caller.peer.stream is not None and caller.peer.stream.is_open and called.peer.stream is not None
+
+
+def test_after_a_stream_has_ended_there_is_another_one_but_not_without_end() -> None:
+    pair = Pair()
+    caller, called = pair.ends
+    pair.finish()
+    for number in range(peer_module.MOST_STREAMS):
+        assert called.offered == number + 1
+        assert caller.peer.stream is not None and caller.peer.stream.is_open and called.peer.stream is not None
+        assert pair.cut(caller)
+        for end in pair.ends:  # what is sent before there is another stream does not come behind what is sent on it
+            end.send(2 * number)
+        pair.finish()
+        for end in pair.ends:
+            end.send(2 * number + 1)
+        pair.finish()
+    assert called.offered == peer_module.MOST_STREAMS and caller.peer.stream is None and called.peer.stream is None
+    assert caller.came == called.came == list(range(2 * peer_module.MOST_STREAMS))
+
+
+def test_an_end_that_notices_later_that_the_stream_has_ended_is_offered_the_next_one() -> None:
+    pair = Pair()
+    caller, called = pair.ends
+    pair.finish()
+    called.peer.stream_ended()
+    called.do(called.peer.greeting())
+    pair.finish()
+    assert called.offered == 1  # the caller says when it is ready
+    caller.peer.stream_ended()
+    caller.do(caller.peer.greeting())
+    pair.finish()
+    assert called.offered == 2 and caller.peer.stream is not None and caller.peer.stream.is_open
 
 
 def test_a_stream_is_not_used_when_its_last_word_on_the_link_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
