@@ -45,6 +45,9 @@ DOUBLING_BYTES = 512 << 10  # below, the number of rounds dominates the time; ab
 class MessageAlgorithm(ABC):
     """One member's share of one collective by messages. `result` is valid once `is_done`."""
 
+    # Whether it goes on without messages of the others, which may leave when they are done.
+    is_under_way = False
+
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
         self.result: Any = None
@@ -61,6 +64,9 @@ class MessageAlgorithm(ABC):
     @abstractmethod
     def expects(self) -> set[int]:
         """The ranks whose parts are still missing."""
+
+    def stop(self) -> None:  # noqa: B027  (most have nothing to end)
+        """End what goes on elsewhere: the other members are gone, or the step has ended."""
 
     def _finish(self, result: Any) -> None:
         self.result, self.is_done = result, True

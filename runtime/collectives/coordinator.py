@@ -44,7 +44,6 @@ from .membership import (
     Send,
     SharedMemoryRequest,
     ended_early_error,
-    stop_link,
 )
 from .shared_buffer import CollectiveMemory
 from .shared_memory_algorithms import SharedMemoryAllReduce, SharedMemoryGather
@@ -273,10 +272,11 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
 
     def _withdraw(self, request: CollectiveRequest) -> None:
         membership = request.membership
-        (membership.in_memory if isinstance(request, SharedMemoryRequest) else membership.by_message).pop(
-            request.key, None
-        )
-        stop_link(request)
+        if isinstance(request, MessageRequest):
+            membership.by_message.pop(request.key, None)
+            request.algorithm.stop()
+        else:
+            membership.in_memory.pop(request.key, None)
         self.memberships.fail(membership, ended_early_error(self.task, request))
 
     def _take_back(self, request: CollectiveRequest, value: Any) -> None:

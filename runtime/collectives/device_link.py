@@ -74,7 +74,6 @@ class LinkAgreement(MessageAlgorithm):
         super().__init__(rank, size)
         self._link, self._job, self._rows = link, job, rows
         self._ready: dict[int, tuple[LinkIdentity, int]] = {}
-        self.is_under_way = False
 
     def begin(self) -> list[Part]:
         identity = NO_LINK if self._link is None else self._link.identity
@@ -125,7 +124,6 @@ class LinkAgreement(MessageAlgorithm):
         self._finish(result)
 
     def stop(self) -> None:
-        """Stop the link: the other members are gone, or the step has ended."""
         if self._link is not None:
             self._link.stop()
 

@@ -25,7 +25,6 @@ from ...graph.core.errors import AbortedError, OpError, ResourceExhaustedError, 
 from ...graph.resources.async_request import Request
 from ..rpc.failure_detection import LossCounter
 from .algorithms import Array, MessageAlgorithm
-from .device_link import LinkAgreement
 from .shared_buffer import SharedBuffer
 from .shared_memory_algorithms import SharedMemoryAllReduce
 
@@ -200,12 +199,6 @@ class Group:
         return next((m for m in self.memberships if m.peers.get(task) == token), None)
 
 
-def stop_link(request: CollectiveRequest) -> None:
-    """Stop the device link that a request waits for, if any."""
-    if isinstance(request.algorithm, LinkAgreement):
-        request.algorithm.stop()
-
-
 MAX_GROUPS = 1_000
 """Limit of groups without a membership of this task."""
 MAX_KNOWN_TOKENS = 16
@@ -373,7 +366,7 @@ class MembershipService:
             for rank in request.algorithm.expects():
                 task = membership.task_of[rank]
                 reason = membership.left.get(task)
-                if reason is not None and not (task in membership.closed and _is_under_way(request)):
+                if reason is not None and not (task in membership.closed and request.algorithm.is_under_way):
                     self.fail(membership, AbortedError.of(f"{request.what}: {reason}"))
                     return
 
@@ -384,19 +377,15 @@ class MembershipService:
         membership.error = error
         for task in membership.peers:
             self._messenger.send(task, "end", membership, reason=error.summary, code=error.code)
+        for by_message in membership.by_message.values():
+            by_message.algorithm.stop()
         requests, membership.by_message, membership.in_memory = membership.requests, {}, {}
         membership.early.clear()
         for queue in membership.queues.values():
             queue.waiting.clear()  # a run that ends now passes the buffer on
         membership.queues = {}
         for request in requests:
-            stop_link(request)
             request.refuse(type(error).of(error.message))
-
-
-def _is_under_way(request: CollectiveRequest) -> bool:
-    """Whether a request runs on a link. Its members may leave when they are done, before others notice that."""
-    return isinstance(request.algorithm, LinkAgreement) and request.algorithm.is_under_way
 
 
 def ended_early_error(task: str, request: CollectiveRequest) -> OpError:

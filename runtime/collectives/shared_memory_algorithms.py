@@ -57,6 +57,7 @@ class SharedMemoryAllReduce:
     """One member's share of one all-reduce in shared memory. `result`, a flat array, is valid once `is_done`."""
 
     has_result_areas = True  # whether results may be in result areas
+    is_under_way = False  # as a `MessageAlgorithm`'s
 
     def __init__(self, value: Array, reduction: str) -> None:
         self.result: Any = None
