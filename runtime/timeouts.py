@@ -38,7 +38,6 @@ ADMISSION_S: Final = 5.0
 """A server that has accepted a connection with keys, and is silent for so long, has refused the key: a busy one is as silent."""
 STREAM_SILENCE_MS: Final = 4_000  # the same for a stream over TCP, by the kernel's keep-alive
 STREAM_ANSWER_S: Final = 30.0  # for the answer to a stream's token: a kernel may hold the server's interpreter
-SEND_TIMEOUT_S: Final = 5.0  # a server that takes none of a client's waiting messages for so long cannot be reached
 MONITOR_GRACE_S: Final = 0.75
 """A disconnection seen this long after a moment may have happened before it: the monitor is polled."""
 

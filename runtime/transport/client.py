@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable
 
 from ...graph.core.interpreter_state import process_id
-from ..timeouts import SEND_TIMEOUT_S
 from ..wire.messages import Message, encode
 from ..wire.reassembly import TooLargeError
 from ..wire.schema import WireError
@@ -28,7 +27,6 @@ from .peers import Peers
 from .zmq_links import address_of, dialled_name
 from .zmq_sockets import ConnectionMonitor, Context, new_context
 
-MOST_WAITING = 1_000  # messages to one server
 MANY_THREADS = 8  # so many sets of connections show that many threads wait for servers (`Stream.keeps_gil`)
 
 
@@ -94,11 +92,10 @@ class Connections:
         return peer
 
     def send(self, address: str, message: Message) -> None:
-        """Send `message` to the server at `address`, which need not be listening yet.
+        """Send `message` to the server at `address`, which need not be listening yet. It is dropped if `MAX_BACKLOG` others wait.
 
         Raises:
             WireError: the message cannot travel.
-            TimeoutError: `MOST_WAITING` messages wait, and the server has taken none for too long.
             OSError: the connection cannot be made, or `close` was called. ValueError: the address is malformed.
         """
         peer = self.peer(address)
@@ -106,25 +103,10 @@ class Connections:
         if self._peers.faults is not None and not self._peers.faults.passes(address):
             return
         try:
-            if has_room := peer.waiting() < MOST_WAITING or self._waits_for_room(peer):
-                self._peers.post(peer, frames)
+            self._peers.post(peer, frames)
         except BaseException:
             self._interrupted()
             raise
-        if not has_room:
-            raise TimeoutError(
-                f"{address} takes no messages: {MOST_WAITING} wait, none left in {SEND_TIMEOUT_S:g} s; is it running?"
-            )
-
-    def _waits_for_room(self, peer: Peer) -> bool:
-        """Wait until the peer has taken some of its messages; False: it takes none."""
-        deadline = time.monotonic() + SEND_TIMEOUT_S
-        while peer.waiting() >= MOST_WAITING:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return False
-            self._io.turn(left)
-        return True
 
     def waker(self) -> Callable[[], None]:
         """A function that ends the current `poll`, or the next one. Any thread may call it, at any time."""
