@@ -22,7 +22,7 @@ from typing import Final
 
 # Calls: a client, or a master that waits for workers (`rpc/pending_call.py`, `rpc/failure_detection.py`).
 PING_S: Final = 0.5  # between two pings to a task that is waited for
-PROCESS_CHECK_S: Final = 0.1  # between two looks whether the process of a silent task still runs
+LOOKS: Final = 5  # at the tasks that are waited for, at least, within a peer timeout
 REASONS_TIMEOUT_S: Final = 0.5  # for tasks to say what a step waits for, after its time is over
 AGAIN_S: Final = 0.5  # between two questions to a server that need not have started
 CONTROL_TIMEOUT_S: Final = 60.0  # for one call between servers, such as registering a large part

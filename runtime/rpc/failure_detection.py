@@ -222,13 +222,6 @@ class FailureDetector:
     def wait_for(self, tasks: Iterable[str]) -> None:
         self.awaited = {t: self.awaited.get(t, self.now) for t in tasks}
 
-    def until_silent(self) -> float:
-        """Seconds until the first awaited task has been silent for too long; negative: one has."""
-        first = self.now
-        for task in self.awaited:
-            first = min(first, self._heard[task][0])
-        return first + self._patience_s - self.now
-
     def to_ask(self) -> list[tuple[str, bool]]:
         """The tasks to ask for a heartbeat now, each with whether it has been silent for too long."""
         if not self.awaited or self.now - self._asked < PING_S:

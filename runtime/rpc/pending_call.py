@@ -28,7 +28,7 @@ from ...graph.core.errors import (
     from_code,
 )
 from ..shared_memory.pool import borrowed
-from ..timeouts import ADMISSION_S, AGAIN_S, PING_S, PROCESS_CHECK_S, REASONS_TIMEOUT_S
+from ..timeouts import ADMISSION_S, AGAIN_S, LOOKS, PING_S, REASONS_TIMEOUT_S
 from ..transport.client import Connections
 from ..transport.keys import Keys
 from ..wire.messages import Message
@@ -200,6 +200,7 @@ class PendingReplies:
         self._colocated = colocated  # a step's parts in this process: task, address, what it waits for
         self.owing = dict(owing)
         self._limit_s = limit_s
+        self._look_s = min(PING_S, peer_timeout_s / LOOKS)
         self._what = what
         self._is_bound = incarnations is not None  # whether a task that was restarted cannot answer
         self._request = request
@@ -231,12 +232,9 @@ class PendingReplies:
         """Wait for messages, at most until the next liveness check. Handles pongs itself."""
         detector = self._detector
         detector.now = now = time.monotonic()
-        patience = detector.until_silent()
-        if patience <= 0:  # it does not answer, but its process runs
-            patience = PROCESS_CHECK_S
+        limit = self._look_s
         if self._limit_s is not None:
-            patience = min(patience, self._began + self._limit_s - now)
-        limit = PING_S if patience > PING_S else max(0.0, patience)
+            limit = max(0.0, min(limit, self._began + self._limit_s - now))
         only = next(iter(self.owing)) if len(self.owing) == 1 else None
         try:
             arrived = connections.poll(limit, only)
