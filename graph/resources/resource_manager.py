@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..core.dtypes import Array
+from ..core.dtypes import Array, DType
 from ..core.errors import invalid
 from ..core.shape import Dims
 from .async_request import AsyncResource
@@ -94,6 +94,20 @@ class Resources:
         if not isinstance(resource, kind):
             raise invalid(f"'{name}' in container '{container}' is a {type(resource).__name__}, not a {kind.__name__}")
         return resource
+
+    def variable(self, container: str, name: str, dtype: DType) -> VariableState:
+        """The variable of that name, made if there is none.
+
+        Raises:
+            InvalidArgumentError: it has another type, or the name is taken by another resource.
+        """
+        state = self.get_or_create(container, name, VariableState, lambda: VariableState(name, dtype))
+        if state.dtype is not dtype:
+            raise invalid(
+                f"Trying to access variable '{name}' as {dtype.name}, but another graph made it as {state.dtype.name}: use another "
+                "name, another container, or the same type"
+            )
+        return state
 
     def find(self, container: str, name: str) -> Any:
         """The resource of that name, or None."""

@@ -204,15 +204,6 @@ class Pool:
         self.bytes -= segment.size
 
 
-def address_of(array: np.ndarray[Any, Any]) -> tuple[int, int, int] | None:
-    """The address of a contiguous array of this process for others: descriptor and number of its segment, and its offset.
-
-    None: it does not lie in this process's pool. The address is valid until the array is freed.
-    """
-    place = place_of(array)
-    return None if place is None else (place[0].fd, place[0].number, place[2])
-
-
 @lru_cache(4096)
 def _block_bytes(size: int) -> int:
     """The block size for `size` bytes: eighths of powers of two, so that at most an eighth is wasted."""

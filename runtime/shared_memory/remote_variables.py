@@ -34,7 +34,6 @@ from ...graph.ops.state.accumulators import ACCUMULATOR
 from ...graph.resources.accumulator import Accumulator, AccumulatorKind, DenseAccumulator
 from ...graph.resources.resource_manager import Resources
 from ...graph.resources.shared_storage import Publishable
-from ...graph.resources.variable import VariableState
 from ...placer.partition.partitioned_graph import task_of
 from ..shared_memory.pool import mapper, pool_of_process
 from .segment import PAGE, MappingError, Reference, new_segment
@@ -130,13 +129,7 @@ class RemoteVariables:
             except (TypeError, ValueError) as e:
                 raise invalid(f"A want message is malformed: {e}") from None
             container = want["container"] or self._default_container
-            state = resources.get_or_create(container, name, VariableState, partial(VariableState, name, dtype))
-            if state.dtype is not dtype:
-                raise invalid(
-                    f"Trying to access variable '{name}' as {dtype.name}, but another graph made it as {state.dtype.name}: use "
-                    "another name, another container, or the same type",
-                )  # fmt: skip
-            found[want["channel"]] = state.read()
+            found[want["channel"]] = resources.variable(container, name, dtype).read()
         return found
 
     # --- the reader's side -------------------------------------------------------------------------------------------

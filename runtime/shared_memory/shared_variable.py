@@ -67,7 +67,7 @@ from ...graph.resources import shared_storage
 from ...graph.resources.buffer_pool import buffers
 from ...placer.partition.one_sided_access import MOST_BYTES
 from ..timeouts import CLOSE_LOCK_TIMEOUT_S, LOCK_TIMEOUT_S
-from .pool import address_of
+from .pool import place_of
 from .segment import MappingError, open_memory
 
 _READ_ATTEMPTS: Final = 20  # others would have to change the value twice during each of them
@@ -304,13 +304,15 @@ class OwnSharedVariable(SharedVariable):
             return None
         spare = -(-value.nbytes // _LINE) * _LINE
         block = shared_storage.shared_empty(2 * spare)
-        found = None if block is None else address_of(block)
-        if block is None or found is None:
+        place = None if block is None else place_of(block)
+        if block is None or place is None:
             return None
+        segment, _, offset = place
         first, second = (block[at : at + value.nbytes].view(value.dtype).reshape(value.shape) for at in (0, spare))
         words = self.words
         np.copyto(second if words[TURN] & 1 else first, value)
-        for i, word in enumerate((0, *found, spare, value.nbytes, code, value.ndim, *value.shape), WANTED):
+        where = segment.fd, segment.number, offset, spare, value.nbytes, code, value.ndim, *value.shape
+        for i, word in enumerate((0, *where), WANTED):
             words[i] = word
         version = words[VERSION] + 1
         self._layout = Layout(version, (first, second))

@@ -100,14 +100,7 @@ def _find_state(context: Context, *, dtype: DType, shared_name: str) -> Variable
     found = context.resources.find(context.container, name)
     if type(found) is VariableState and found.dtype is dtype:  # no lock for what is there
         return found
-    state = context.resources.get_or_create(context.container, name, VariableState, lambda: VariableState(name, dtype))
-    if state.dtype is not dtype:
-        raise invalid(
-            f"Trying to access variable '{name}' as {dtype.name}, but another graph made it as "
-            f"{state.dtype.name}: use another name, another container, or the same type",
-            context.node_name,
-        )
-    return state
+    return context.resources.variable(context.container, name, dtype)
 
 
 for _name, _infer in (("VariableV2", _infer_variable), ("VarHandleOp", _infer_handle)):
