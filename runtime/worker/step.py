@@ -38,12 +38,13 @@ class TaskStep:
     Attributes:
         began: when it was made, by `perf_counter`.
         cancellation: tells kernels that run long when the step has ended; None: sizes bound the time of all its programs.
+        sent: channel without iteration -> the last that was sent to another task.
         wanted: the variables of other tasks that were requested, by channel.
     """
 
     __slots__ = (
         "__weakref__", "_arrived", "_executors", "_fetched", "_lock", "_programs", "_ready_kernels", "_requests", "_running", "_runtime",
-        "_waiting", "began", "cancellation", "is_over", "number", "session", "wanted",
+        "_waiting", "began", "cancellation", "is_over", "number", "sent", "session", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -54,6 +55,7 @@ class TaskStep:
         self.began = perf_counter()
         self.is_over = False
         self.cancellation: Cancellation | None = None
+        self.sent: dict[int, ChannelKey] = {}
         self.wanted: dict[ChannelKey, RecvTensor] = {}
         self._runtime = runtime
         self._programs = programs

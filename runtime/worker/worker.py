@@ -126,7 +126,6 @@ class Worker:
         self.times: deque[float] = deque(maxlen=LAST_STEPS)  # seconds of the last steps
         self._early: OrderedDict[int, list[Mapping[ChannelKey, Any]]] = OrderedDict()
         self._ended: OrderedDict[int, OpError | None] = OrderedDict()  # the error if the step had not begun here
-        self._sent: dict[int, dict[int, ChannelKey]] = {}  # step -> channel without iteration -> the last that was sent
 
     @property
     def incarnation(self) -> int:
@@ -357,21 +356,17 @@ class Worker:
     def send(self, task: str, number: int, values: Mapping[ChannelKey, Any]) -> None:
         """Send tensors of a step, and remember that they were sent."""
         self._out(task, number, values)
-        sent = self._sent.get(number)
-        if sent is None:
-            with self._lock:
-                if number not in self._steps:
-                    return  # the step has ended
-                sent = self._sent.setdefault(number, {})
-        for channel in values:
-            sent[channel if type(channel) is int else int(str(channel).partition("@")[0])] = channel
+        step = self._steps.get(number)
+        if step is not None:  # else it has ended
+            for channel in values:
+                step.sent[channel if type(channel) is int else int(str(channel).partition("@")[0])] = channel
 
     def not_sent(self, number: int, channels: Iterable[ChannelKey]) -> None:
         """The receiver could not read the tensors of these channels: they will be sent again."""
-        with self._lock:
-            sent = self._sent.get(number, {})
+        step = self._steps.get(number)
+        if step is not None:
             for channel in channels:
-                sent.pop(_moment(channel)[0], None)
+                step.sent.pop(_moment(channel)[0], None)
 
     def account(self, number: int, channels: Iterable[ChannelKey]) -> tuple[bool, list[ChannelKey]]:
         """Whether this task knows a step, and which of these tensors it has sent or will never send."""
@@ -380,8 +375,7 @@ class Worker:
                 return True, list(channels)
             if number not in self._steps:
                 return False, []
-            sent = self._sent.get(number, {})
-            return True, [c for c in channels if _moment(c) <= _moment(sent.get(_moment(c)[0], -1))]
+            return True, [c for c in channels if _moment(c) <= _moment(step.sent.get(_moment(c)[0], -1))]
 
     def waiting(self) -> dict[int, AwaitedTensors]:
         """The tensors of other tasks that running steps wait for."""
@@ -432,8 +426,6 @@ class Worker:
         with self._lock:
             self.failed += isinstance(outcome, OpError)
             self._steps.pop(number, None)
-            if self._sent:
-                self._sent.pop(number, None)
             if self._early:
                 self._early.pop(number, None)
             self._note_end(number)

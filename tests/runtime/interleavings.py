@@ -393,7 +393,6 @@ class World:
         """No worker that lives holds anything of a step."""
         for worker in self._alive():
             assert not worker._steps, f"{worker.task} still runs {list(worker._steps)}"
-            assert not worker._sent, f"{worker.task} still accounts for {list(worker._sent)}"
             assert set(worker._early) <= {s.number for s in self.steps if s.error is not None}, (
                 f"{worker.task} keeps tensors"
             )
