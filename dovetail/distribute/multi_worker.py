@@ -27,7 +27,6 @@ from ..graph.ops.state.collectives import are_gpus
 from ..graph.tensors.indexed_slices import IndexedSlices
 from ..placer.cluster.spec import ClusterSpec
 from ..runtime.config import ConfigProto
-from ..runtime.worker.colocated import colocated_servers
 from .mirrored import accelerators
 from .reduction import ReduceOp, all_reduced, buckets, parted, reduction_of, scaled
 from .resolvers import roles
@@ -297,14 +296,12 @@ _started: dict[str, Any] = {}  # those that have no other owner, by address
 def server_of(spec: ClusterSpec, job: str, index: int, cpus: int = 1) -> Any:
     """The server of a task in this process: the one that is running, or a new one with so many CPU devices."""
     from ..runtime.server.server import Server  # loads ZeroMQ
+    from ..runtime.worker.worker import servers  # loads the compiler
 
     address = spec.task_address(job, index)
-    for server in colocated_servers():
-        if (
-            isinstance(server, Server)
-            and (server.job_name, server.task_index) == (job, index)
-            and server.cluster_spec.task_address(job, index) == address
-        ):
+    for server, _ in list(servers.values()):
+        own = (server.job_name, server.task_index) == (job, index)
+        if own and server.cluster_spec.task_address(job, index) == address:
             return server
     _started[address] = Server(spec, job, index, config=ConfigProto(device_count={"CPU": cpus}))
     return _started[address]

@@ -66,7 +66,7 @@ from ..worker.handlers import StepHandlers, WorkerHandlers
 from ..worker.registration import device_fields
 from ..worker.replication import CopyHandlers, Replicator, backup_of
 from ..worker.tensor_exchange import TensorExchange
-from ..worker.worker import Worker
+from ..worker.worker import Worker, servers
 
 
 def use_batch_scheduling() -> None:
@@ -292,7 +292,7 @@ class Server:
                 )
             except (OSError, ValueError) as e:  # a task without metrics still does its work
                 logger.error("%s: no metrics at %s: %s", self.task, setting("DOVETAIL_METRICS"), e)
-        add_server(self._address, self, self._worker)
+        servers[self._address] = self, self._worker
         if self._worker.replicator is not None:
             self._worker.replicator.start()
 
@@ -323,7 +323,7 @@ class Server:
         self._stopped.set()
         self._responder.is_stopping = True
         if self._is_listening:
-            remove_server(self._address)
+            servers.pop(self._address, None)
             if self._keys in keys_of_servers:
                 keys_of_servers.remove(self._keys)
             self._executor.close()

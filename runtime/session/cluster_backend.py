@@ -3,7 +3,7 @@
 Control calls (create, extend, prepare, plan, close) go to the master at the session's target.
 
 A step (`StepCall`): the caller's thread sends one `run` message to each task that takes part and waits for one answer from each. No
-other thread is involved. The caller calls a task in this process directly (`worker/colocated.py`). When a task is dead or restarted
+other thread is involved. The caller calls a task in this process directly (`find_colocated`). When a task is dead or restarted
 (`rpc/pending_call.py`) or reports an error, the caller aborts the step on the other tasks and raises one error that names the task. So a
 step always ends.
 """
@@ -42,10 +42,9 @@ from ..timeouts import CLOSE_S, TOUCH_S
 from ..transport.client import Connections
 from ..transport.keys import client_keys
 from ..wire.messages import Message
-from ..worker.colocated import colocated_task, find_colocated
 from ..worker.executor import Outcome
 from ..worker.registration import device_from_fields
-from ..worker.worker import Worker, closed
+from ..worker.worker import Worker, closed, find_colocated, servers
 from .prepared_steps import Backend
 
 logger = logging.getLogger(__name__)
@@ -91,8 +90,8 @@ class ClusterBackend(Backend):
     def extend(self, graph: Graph) -> None:
         """Send the nodes that the master does not have yet."""
         with self._extending:
-            task = colocated_task(self._address)
-            attrs = None if task is None else lambda node: attrs_at(node, task)
+            found = servers.get(self._address)
+            attrs = None if found is None else partial(attrs_at, task=found[1].task)
             while graph.version > self._sent_version:
                 data = graph_to_bytes(graph, self._sent_version, attrs)
                 fields = {"session": self._handle, "from_version": self._sent_version, "graph": data}

@@ -7,6 +7,7 @@ Tensors that arrive after their step has ended are dropped.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -460,3 +461,18 @@ def _end(resources: Resources) -> None:
 def _moment(channel: ChannelKey) -> tuple[int, ...]:
     """A channel's number and iterations: the order in which one channel sends."""
     return (channel,) if isinstance(channel, int) else tuple(map(int, channel.split("@")))
+
+
+servers: dict[str, tuple[Any, Worker]] = {}
+"""The servers of this process, each a `Server` of a higher layer, and their workers, by the addresses at which they listen.
+
+A session in the same process hands them its steps without a message. Between-graph replication uses it: the client of each worker runs in
+the process of the worker's server.
+"""
+os.register_at_fork(after_in_child=servers.clear)  # a forked child has none of them
+
+
+def find_colocated(address: str, incarnation: int) -> Worker | None:
+    """The worker of the server that listens at `address`, if it belongs to this process and has this incarnation."""
+    found = servers.get(address)
+    return found[1] if found is not None and found[1].incarnation == incarnation else None
