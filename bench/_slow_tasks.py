@@ -71,9 +71,10 @@ def slow_registrations(milliseconds: float) -> None:
     """Slow down the registrations of this process from now on."""
     register = worker.Worker.register
 
-    def slow(self: Any, new: Any) -> None:
-        register(self, new)
+    def slow(self: Any, new: Any) -> dict[str, Any]:
+        registered = register(self, new)
         time.sleep(milliseconds / 1e3)
+        return registered
 
     worker.Worker.register = slow  # type: ignore[method-assign]
 

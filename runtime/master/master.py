@@ -32,6 +32,7 @@ from ...placer.plan import Plan
 from ...placer.rules.placement import Placement
 from ..config import ConfigProto
 from ..shared_memory.remote_variables import name_of
+from ..wire.messages import Message
 from ..worker.registration import Registration
 from .lowering import Published, lower_partitions
 from .workers import Workers
@@ -180,7 +181,7 @@ class Master:
                 )
                 for task, partitions in by_task.items()
             }  # fmt: skip
-            incarnations = self._workers.register(registrations)
+            incarnations = self._workers.register(registrations, config.peer_timeout_s)
             session.plans[program] = plan
             return [
                 TaskPart(
@@ -263,10 +264,12 @@ class Master:
     def reset(self, containers: Iterable[str], config: ConfigProto) -> None:
         """Clear containers on all tasks that the config admits, and close all sessions of this master."""
         cluster = self._workers.devices(config)
-        for task in cluster.tasks:
-            names, sessions = list(containers), list(self._sessions)
-            self._workers.call(task, "reset_containers", config.peer_timeout_s, containers=names, sessions=sessions)
-        for handle in list(self._sessions):
+        names, sessions = list(containers), list(self._sessions)
+        messages = {
+            task: Message("reset_containers", {"containers": names, "sessions": sessions}) for task in cluster.tasks
+        }
+        self._workers.call_all(messages, config.peer_timeout_s)
+        for handle in sessions:
             self.close_session(handle)
 
 

@@ -102,26 +102,15 @@ class Workers:
                         tell(missing)
         return Cluster(tuple(found), mine).filtered(config.device_filters)
 
-    def register(self, registrations: Mapping[str, Registration]) -> dict[str, int]:
-        """Register the tasks' parts of a signature: the other tasks compile their parts while this one compiles its own.
-
-        Returns the incarnations of the tasks' processes.
-        """
-        mine = registrations.get(self._worker.task)
-        others = {task: Message("register", new.to_fields()) for task, new in registrations.items() if new is not mine}
-
-        def own() -> None:
-            if mine is not None:
-                self._worker.register(mine)
-
-        found = dict.fromkeys(registrations, self._worker.incarnation)
-        if others:
-            patience = next(iter(registrations.values())).peer_timeout_s
-            for task, reply in self.call_all(others, patience, meanwhile=own).items():
-                found[task] = reply.fields["incarnation"]
-        else:
-            own()
-        return found
+    def register(self, registrations: Mapping[str, Registration], patience_s: float) -> dict[str, int]:
+        """Register the tasks' parts of a signature, and return the incarnations of the tasks' processes."""
+        mine = self._worker.task
+        messages = {
+            task: Message("register", {"new": new} if task == mine else new.to_fields())
+            for task, new in registrations.items()
+        }
+        replies = self.call_all(messages, patience_s)
+        return {task: reply.fields["incarnation"] for task, reply in replies.items()}
 
     def close_session(self, task: str, session: str) -> None:
         """Forget a session; a task that cannot be reached is no error: it has nothing to forget, or forgets when it restarts."""
@@ -132,25 +121,32 @@ class Workers:
 
     def call(self, task: str, kind: str, patience_s: float, **fields: Any) -> dict[str, Any]:
         """Have a task do what a message of this kind asks for, and return the fields of its reply."""
-        if task == self._worker.task:
-            found: dict[str, Any] = getattr(self._worker, kind)(**fields)
-            return found
         return self.call_all({task: Message(kind, fields)}, patience_s)[task].fields
 
     def call_all(
-        self, messages: Mapping[str, Message], patience_s: float, limit_s: float | None = CONTROL_TIMEOUT_S,
-        meanwhile: Callable[[], None] | None = None,
-    ) -> dict[str, Message]:  # fmt: skip
-        """Call other tasks at once: the reply of each. A task that is silent for `patience_s` counts as dead."""
-        assert self._responder is not None
-        at = self._responder.addresses
-        requests = {at[task]: (task, message) for task, message in messages.items()}
+        self, messages: Mapping[str, Message], patience_s: float, limit_s: float | None = CONTROL_TIMEOUT_S
+    ) -> dict[str, Message]:
+        """Have tasks do at once what their messages ask for: the reply of each. One that is silent for `patience_s` counts as dead.
+
+        The master's own task gets no message: its worker has a method for each kind, and does its part while the others work.
+        """
+        own, replies = messages.get(self._worker.task), dict[str, Message]()
+        at = {} if self._responder is None else self._responder.addresses
+        others = {at[task]: (task, message) for task, message in messages.items() if message is not own}
+
+        def meanwhile() -> None:
+            if own is not None:
+                replies[self._worker.task] = Message(own.kind, getattr(self._worker, own.kind)(**own.fields))
+
+        if not others:
+            meanwhile()
+            return replies
         with self._connections.borrow() as connections:
             try:
-                replies = call_all(connections, requests, patience_s, limit_s, meanwhile=meanwhile)
+                found = call_all(connections, others, patience_s, limit_s, meanwhile=meanwhile)
             except DeadlineExceededError as e:
                 raise UnavailableError.of(e.message) from None
-        return {task: replies[at[task]] for task in messages}
+        return replies | {others[address][0]: reply for address, reply in found.items()}
 
     def close(self) -> None:
         """Close the connections, and stop waiting for tasks that have not started."""

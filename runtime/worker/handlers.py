@@ -157,5 +157,4 @@ class WorkerHandlers:
                 f"{task} is to exchange tensors with {', '.join(strangers)}, and was started with a cluster that has no such task. "
                 "Start all tasks with the same cluster",
             )  # fmt: skip
-        worker.register(registration)
-        return message.reply(incarnation=worker.incarnation)
+        return message.reply(**worker.register(registration))

@@ -147,7 +147,7 @@ class Worker:
                 session = self._sessions[handle] = WorkerSession(resources, self._make_state(seed))
             return session
 
-    def register(self, new: Registration) -> None:
+    def register(self, new: Registration) -> dict[str, Any]:
         """Compile the partitions of a registration to programs, and store them. Nothing is stored if one of them fails."""
         if self.replicator is not None:
             self.replicator.check_ready()
@@ -168,6 +168,7 @@ class Worker:
         registered.inline_segment = only_segment(registered)
         with self._lock:
             self._registered[new.program] = registered
+        return {"incarnation": self.incarnation}
 
     def warm_up(self, options: KernelOptions) -> None:
         """Compile an empty program: this loads the compiler's passes and parses its rules, once in a process."""

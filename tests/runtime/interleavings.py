@@ -184,7 +184,7 @@ class _Peers:
         devices = [d for w in self._world.workers.values() for d in w.devices]
         return Cluster(tuple(devices), self._world.tasks[0])
 
-    def register(self, registrations: Mapping[str, Registration]) -> dict[str, int]:
+    def register(self, registrations: Mapping[str, Registration], patience_s: float) -> dict[str, int]:
         for task, registration in registrations.items():
             self._world.workers[task].register(replace(registration, kernels=KernelOptions()))  # NumPy, node by node
         return {task: self._world.workers[task].devices[0].incarnation for task in registrations}

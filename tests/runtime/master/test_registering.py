@@ -35,7 +35,7 @@ class Tasks:
         addresses = ["localhost:1"]
         for index in range(1, count):
             addresses.append(stack.enter_context(self._task(index)).address)
-        worker: Any = SimpleNamespace(task=OWN, incarnation=1, register=lambda registration: self._came())
+        worker: Any = SimpleNamespace(task=OWN, register=self._own_came)
         self.workers = Workers(worker, Responder(OWN, addresses_of(ClusterSpec({"worker": addresses}))))
         stack.callback(self.workers.close)
         self.registrations = {
@@ -53,6 +53,10 @@ class Tasks:
 
         endpoint = Endpoint("localhost:0", take)
         return endpoint
+
+    def _own_came(self, new: Registration) -> dict[str, Any]:
+        self._came()
+        return {"incarnation": 1}
 
     def _came(self) -> None:
         with self._lock:
@@ -72,7 +76,7 @@ def test_all_tasks_work_at_the_same_time(count: int) -> None:
     """None would answer if it were waited for before the next one is asked."""
     with contextlib.ExitStack() as stack:
         tasks = Tasks(stack, count)
-        found = tasks.workers.register(tasks.registrations)
+        found = tasks.workers.register(tasks.registrations, 5.0)
     assert found == {task: max(1, index) for index, task in enumerate(tasks.registrations)}
 
 
@@ -80,7 +84,7 @@ def test_the_error_of_one_task_is_the_error_of_all() -> None:
     with contextlib.ExitStack() as stack:
         tasks = Tasks(stack, 4, fails=2)
         with pytest.raises(InvalidArgumentError, match="no such kernel"):
-            tasks.workers.register(tasks.registrations)
+            tasks.workers.register(tasks.registrations, 5.0)
 
 
 LOADED_AT_START = """
@@ -114,10 +118,10 @@ def test_tasks_forget_what_is_prepared_for_a_session_that_is_closed_meanwhile(mo
         x = dt.constant(1.0) + 1.0
     register = server._worker.register
 
-    def slow(registration: Registration) -> None:
+    def slow(new: Registration) -> dict[str, Any]:
         session.close()
         assert server._worker._sessions == {}
-        register(registration)
+        return register(new)
 
     monkeypatch.setattr(server._worker, "register", slow)
     with pytest.raises((dt.errors.OpError, RuntimeError), match="closed"):
@@ -133,10 +137,10 @@ def test_two_threads_with_one_new_step_register_it_once(monkeypatch: pytest.Monk
         session = dt.Session(server.target)
     register, both = server._worker.register, threading.Barrier(2)
 
-    def first(registration: Registration) -> None:
+    def first(new: Registration) -> dict[str, Any]:
         if not server._worker._registered:
             both.wait()  # the other thread prepares the same step now, and waits for this one
-        register(registration)
+        return register(new)
 
     def second() -> None:
         both.wait()

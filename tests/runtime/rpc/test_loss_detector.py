@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dovetail.graph.core.errors import OpError
+from dovetail.placer.cluster.spec import local_devices
 from dovetail.runtime.rpc.failure_detection import (
     ASK_S,
     BROKEN,
@@ -135,7 +136,8 @@ def test_iterations_are_in_order() -> None:
 
 
 def test_a_worker_accounts_for_steps_that_run_have_ended_or_are_not_known() -> None:
-    worker = Worker("/job:a/replica:0/task:0", [], push=lambda task, step, values: None)
+    task = "/job:a/replica:0/task:0"
+    worker = Worker(task, local_devices(task), push=lambda task, step, values: None)
     assert worker.account(1, [3]) == (False, [])
     worker.register(Registration("p", "s", (), seed=1))
     outcomes: list[object] = []
