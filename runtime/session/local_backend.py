@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 from ...codegen.gpu.driver.api import present_gpus
@@ -97,9 +98,9 @@ class LocalBackend(Backend):
         worker, number = self._worker, next(self._numbers)
         limits = [t for t in (timeout_s, self._limit_s) if t and t > 0]
         if not limits and recorder is None:
-            quick = worker.inline_program(part.program)
-            if quick is not None:
-                return worker.run_inline(number, quick, feeds)
+            found = worker.run_inline(number, part.program, feeds)
+            if found is not None:
+                return found
         outcome: list[Outcome] = []
         # Work for this thread: the rest of a resumed step, or nothing if the step has ended in another thread.
         completions: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -119,12 +120,9 @@ class LocalBackend(Backend):
                     raise InternalError.of(f"The step cannot go on: {waits}")
                 completions.get()()
 
+        end = partial(worker.abort, number, "The step around it has ended")
         try:
-            with (
-                nullcontext()
-                if active is None
-                else active.calling(lambda: worker.abort(number, "The step around it has ended"))
-            ):
+            with nullcontext() if active is None else active.calling(end):
                 if limits:
                     self._drive_within(min(limits), number, drive)
                 else:

@@ -48,9 +48,6 @@ class StepHandlers:
         step, request, program, names = fields["step"], fields["request"], fields["program"], fields["feeds"]
         self.responder.heard[peer] = time.monotonic()
         if not self._worker.is_new(step):
-            aborted = self._worker.aborted_early(step)
-            if aborted is not None:  # another task's tensor, or the client's abort, has overtaken it
-                self.responder.refuse(peer, request, aborted)
             return
         if len(names) != len(tensors):
             error = invalid(f"{len(names)} feeds named, {len(tensors)} values sent")
@@ -69,9 +66,8 @@ class StepHandlers:
         except OpError as e:
             self.responder.refuse(peer, request, e)
             return
-        alone = self._worker.inline_program(program) if recorder is None else None
-        if alone is not None:
-            outcome = self._worker.run_inline(step, alone, feeds)
+        outcome = self._worker.run_inline(step, program, feeds) if recorder is None else None
+        if outcome is not None:
             self.answer(peer, request, outcome)
             return
         self.running[step] = peer, whose, size

@@ -32,7 +32,6 @@ from typing import Any, Final, Protocol
 
 from ...codegen.ir.partition import RecvTensor
 from ...codegen.ir.program import Call, Program
-from ...graph.core.errors import OpError
 from ...placer.partition.partitioned_graph import task_of
 from ..wire.messages import ChannelKey
 from .executor import Executor, Finish, Outcome
@@ -146,38 +145,19 @@ class RunQueues(threading.local):
 class InlineStep:
     """A part of a step that is run inline: the interface of a step for the executor of its only program.
 
-    Args:
-        registered: the program, which has an `inline_segment`.
-
     Attributes:
         outcome: the fetched values or the error, after the run.
-
-    Raises:
-        InternalError: a feed is missing.
     """
 
-    __slots__ = ("_executor", "_segment", "outcome")
+    __slots__ = ("outcome",)
     is_over = False  # it cannot be ended while it runs
     cancellation = None  # nor need it, since sizes bound its time
     outcome: Outcome
 
-    def __init__(self, number: int, registered: RegisteredProgram, feeds: Mapping[str, Any]) -> None:
-        assert registered.inline_segment is not None
-        self._segment = registered.inline_segment
-        self._executor = Executor(self, registered.programs[0])  # type: ignore[arg-type]  # calls neither send nor wait
-        self._executor.feed(number, feeds)
+    def ended(self, outcome: Outcome) -> None:
+        self.outcome = outcome
 
-    def run(self) -> None:
-        began = perf_counter()
-        self._executor.run()
-        self._segment.measured(perf_counter() - began)
-        del self._executor  # which refers to this
-
-    def ended(self, fetched: Mapping[str, Any]) -> None:
-        self.outcome = fetched
-
-    def fail(self, error: OpError) -> None:
-        self.outcome = error
+    fail = ended
 
 
 class StepOwner(Protocol):
@@ -239,20 +219,15 @@ class StepRunner:
 
     def run(self, executor: Executor, segment: Segment) -> None:
         queue = self._worker.run_queues.current
-        if queue.sent is not None or queue.coalesced:
-            # A kernel of another program runs a session: what that program has coalesced is put aside.
-            outer = queue.sent, queue.sent_at, queue.coalesced
-            queue.sent, queue.coalesced = None, {}
-            try:
-                self.run(executor, segment)
-            finally:
-                queue.sent, queue.sent_at, queue.coalesced = outer
-            return
+        # A kernel of another program may run a session: what that program has coalesced is put aside. What is left here has failed.
+        outer = queue.sent, queue.sent_at, queue.coalesced
+        queue.sent, queue.coalesced = None, {}
         began = perf_counter()
-        executor.run()
+        try:
+            executor.run()
+        finally:
+            queue.sent, queue.sent_at, queue.coalesced = outer
         segment.measured(perf_counter() - began)
-        if queue.sent is not None or queue.coalesced:  # it has failed
-            queue.sent, queue.coalesced = None, {}
 
     # --- what leaves -------------------------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ from ..observability.step_notes import Recorder
 from ..rpc.failure_detection import AwaitedTensors
 from ..shared_memory.remote_variables import RemoteVariables, VariableName, Want, denied_error, unknown_error, wants_of
 from ..wire.messages import ChannelKey
-from .executor import Finish, Outcome, ignore_numpy_warnings
+from .executor import Executor, Finish, Outcome, ignore_numpy_warnings
 from .registration import Registration
 from .replication import Replicator
 from .step import TaskStep, TracedStep
@@ -268,22 +268,24 @@ class Worker:
                 step.deliver(values)
         self.run_queues.current.take(step.start)
 
-    def inline_program(self, handle: str) -> RegisteredProgram | None:
-        """The registered program, if it can be run inline and is known to be short; then `run_inline` may run it."""
+    def run_inline(self, number: int, handle: str, feeds: Mapping[str, Any]) -> Outcome | None:
+        """Run a part of a step inline (`step_scheduler.py`): the fetched values, or the error. None: it must be started."""
         registered = self._registered.get(handle)
         segment = registered.inline_segment if registered is not None and self.replicator is None else None
-        return registered if segment is not None and segment.is_short else None
-
-    def run_inline(self, number: int, registered: RegisteredProgram, feeds: Mapping[str, Any]) -> Outcome:
-        """Run a part of a step inline (`step_scheduler.py`): the fetched values, or the error."""
+        if registered is None or segment is None or not segment.is_short or number in self._ended:
+            return None
         began = perf_counter()
         try:
-            step = InlineStep(number, registered, feeds)
-            self.run_queues.current.take(step.run)
+            step = InlineStep()
+            executor = Executor(step, registered.programs[0])  # type: ignore[arg-type]  # calls neither send nor wait
+            executor.feed(number, feeds)
+            self.run_queues.current.take(executor.run)
             outcome = step.outcome
         except OpError as e:
             outcome = e
-        self.times.append(perf_counter() - began)
+        seconds = perf_counter() - began
+        segment.measured(seconds)
+        self.times.append(seconds)
         with self._lock:
             self.resources.steps_started += 1
             self.failed += isinstance(outcome, OpError)
@@ -291,11 +293,8 @@ class Worker:
         return outcome
 
     def is_new(self, number: int) -> bool:
-        return number not in self._steps and number not in self._ended
-
-    def aborted_early(self, number: int) -> OpError | None:
-        """The error with which a step ended before it began here: by its client, or by a tensor that could not be taken."""
-        return self._ended.get(number)
+        """Whether a step has not begun here. It may have been aborted before: by its client, or by a tensor that could not be taken."""
+        return number not in self._steps and self._ended.get(number, True) is not None
 
     def client_of(self, handle: str) -> str:
         """The name of the client process that opened the program's session; empty if that is not known."""
@@ -375,7 +374,8 @@ class Worker:
         with self._lock:
             if number in self._ended:
                 return True, list(channels)
-            if number not in self._steps:
+            step = self._steps.get(number)
+            if step is None:
                 return False, []
             return True, [c for c in channels if _moment(c) <= _moment(step.sent.get(_moment(c)[0], -1))]
 

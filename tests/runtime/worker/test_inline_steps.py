@@ -70,8 +70,8 @@ def asked(number: int, size: int = 2) -> Message:
 
 
 def test_it_is_run_at_once_and_its_end_is_remembered() -> None:
-    worker, loaded = made(partition())
-    assert worker.inline_program("p") is loaded and worker.inline_program("q") is None
+    worker, _ = made(partition())
+    assert worker.run_inline(9, "q", {}) is None
     letters = Letters()
     steps = StepHandlers(worker, letters)
     for number in range(1, 4):
@@ -103,7 +103,9 @@ def test_its_errors_are_told() -> None:
     steps.on_run(b"me", asked(1, 3))
     assert letters.kept[0].kind == "error" and letters.kept[0].fields["request"] == 1
     assert "node 'add'" in letters.kept[0].fields["message"] and HERE in letters.kept[0].fields["message"]
-    outcome = worker.run_inline(2, loaded, {})
+    assert loaded.inline_segment is not None
+    loaded.inline_segment.measured(1e-6)  # an error may have taken long
+    outcome = worker.run_inline(2, "p", {})
     assert isinstance(outcome, InternalError) and "'x:0' of step 2" in outcome.message
     assert worker.failed == 2 and not worker.is_new(2)
 
@@ -171,7 +173,7 @@ def test_others_are_not_run_so() -> None:
     worker, loaded = made(partition())
     assert loaded.inline_segment is not None
     loaded.inline_segment.measured(2 * SHORT_S)  # it is not quick any more
-    assert worker.inline_program("p") is None
+    assert worker.run_inline(9, "p", {}) is None
     outcomes: list[object] = []
     worker.start(1, "p", {"x:0": np.zeros(2, np.float32)}, outcomes.append)
     assert len(outcomes) == 1 and not isinstance(outcomes[0], OpError)
