@@ -9,6 +9,11 @@ from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.opdef import Trait
 
 
+def named(graph: Graph, tensors: Iterable[str], nodes: Iterable[str]) -> tuple[list[Tensor], list[Node]]:
+    """The tensors and nodes of these names. KeyError, ValueError: as `Graph.get_tensor_by_name`."""
+    return [graph.get_tensor_by_name(t) for t in tensors], [graph.get_operation_by_name(n) for n in nodes]
+
+
 def needed(
     graph: Graph, fetches: Iterable[Tensor] = (), targets: Iterable[Node] = (), feeds: Iterable[Tensor] = ()
 ) -> list[Node]:

@@ -20,13 +20,14 @@ from typing import TypeAlias
 
 from ...codegen.ir.partition import PartitionGraph
 from ...graph.core.errors import AbortedError, invalid
-from ...graph.core.graph import Graph, Node, Tensor
+from ...graph.core.graph import Graph
 from ...graph.core.interpreter_state import collector_paused
 from ...placer.cluster.spec import Cluster
 from ...placer.cost.profile import as_profile
 from ...placer.partition.one_sided_access import SharedNode
 from ...placer.partition.one_sided_reads import Place
 from ...placer.partition.partitioned_graph import task_of
+from ...placer.partition.prune import named
 from ...placer.pipeline import Kept, PlanOptions, objective_of, plan_step
 from ...placer.plan import Plan
 from ...placer.rules.placement import Placement
@@ -213,9 +214,8 @@ class Master:
         graph, config = session.graph, session.config
         fetches, targets, feeds = signature
         try:
-            fetched: list[Tensor] = [graph.get_tensor_by_name(n) for n in fetches]
-            run: list[Node] = [graph.get_operation_by_name(n) for n in targets]
-            fed: list[Tensor] = [graph.get_tensor_by_name(n) for n in feeds]
+            fetched, run = named(graph, fetches, targets)
+            fed, _ = named(graph, feeds, ())
             costs = as_profile(config.placement_costs)
             options = PlanOptions(
                 allow_soft_placement=bool(config.allow_soft_placement),

@@ -22,7 +22,7 @@ from ...graph.core.errors import UnimplementedError, invalid
 from ...graph.core.frames import Frames, Predicates
 from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.opdef import Trait
-from ...placer.partition.prune import needed
+from ...placer.partition.prune import named, needed
 from .fetches import Fetches, feed_value, given_back
 
 Step = Callable[[Fetches, Mapping[str, Any]], Mapping[str, Any]]
@@ -81,7 +81,7 @@ class PartialRun:
             except BaseException:
                 self._left.clear()  # it is unknown which nodes have run
                 raise
-            self._values = known | {self._tensor(name): value for name, value in found.items()}
+            self._values = known | {self._graph.get_tensor_by_name(name): value for name, value in found.items()}
             self._done.update(nodes)
             self._left -= fetched
             return given_back({name: found[name] for name in requested.tensors}, self._values.values())
@@ -107,7 +107,8 @@ class PartialRun:
             targets = [n for n in targets if n not in self._done]
             found = needed(self._graph, tensors, targets, [*known, *missing])
             lacking = [t for n in found for t in n.inputs if t in missing]
-            lacking += [n.outputs[0] for n in _placeholders(found) if n.outputs[0] in missing]
+            waited_for = [c.outputs[0] for n in found for c in n.controls if c.type == "Placeholder"]
+            lacking += [t for t in waited_for if t in missing]
             lacking += [t for t in tensors if t in missing]
             if lacking:
                 raise invalid(
@@ -150,19 +151,6 @@ class PartialRun:
             return False
         return self._graph.is_fetchable(node) and self._graph.is_feedable(tensor)
 
-    def _tensor(self, name: str) -> Tensor:
-        return self._graph.get_tensor_by_name(name)
-
     def _elements(self, names: Iterable[str]) -> tuple[list[Tensor], list[Node]]:
-        tensors, nodes = [], []
-        for name in sorted(names):
-            if ":" in name:
-                tensors.append(self._tensor(name))
-            else:
-                nodes.append(self._graph.get_operation_by_name(name))
-        return tensors, nodes
-
-
-def _placeholders(nodes: Iterable[Node]) -> list[Node]:
-    """Placeholders that nodes wait for by a control edge."""
-    return [c for n in nodes for c in n.controls if c.type == "Placeholder"]
+        ordered = sorted(names)
+        return named(self._graph, (n for n in ordered if ":" in n), (n for n in ordered if ":" not in n))

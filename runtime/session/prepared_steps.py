@@ -24,7 +24,7 @@ from ...graph.core.graph import Graph, Node
 from ...graph.core.settings import setting
 from ...graph.core.shape import Dims
 from ...placer.cluster.spec import DeviceInfo
-from ...placer.partition.prune import needed
+from ...placer.partition.prune import named, needed
 from ...placer.plan import Plan
 from ..config import RunMetadata, RunOptions
 from ..observability.step_notes import Gathered
@@ -214,10 +214,7 @@ class PreparedSteps:
         """Whether a step changes variables."""
         found = self._changing.get(key)
         if found is None:
-            fetched, targets, fed = key
-            tensors = [self._graph.get_tensor_by_name(n) for n in fetched]
-            nodes = [self._graph.get_operation_by_name(n) for n in targets]
-            found = any(_changes_variables(n) for n in needed(self._graph, tensors, nodes))
+            found = any(_changes_variables(n) for n in needed(self._graph, *named(self._graph, *key[:2])))
             self._changing[key] = found
         return found
 

@@ -22,7 +22,7 @@ from ...graph.core.interpreter_state import process_id
 from ...graph.core.scopes import open_blocks
 from ...placer.cluster.spec import DeviceInfo
 from ...placer.cost.shapes import given_shapes
-from ...placer.partition.prune import needed
+from ...placer.partition.prune import named, needed
 from ...placer.plan import Plan
 from ..config import ConfigProto, RunMetadata, RunOptions, check_config
 from ..master import lowering as _kernels_of  # noqa: F401  registers the function that lists a plan's kernels
@@ -246,10 +246,8 @@ class Session:
         self._check_open()
         parsed = self._parse(fetches)
         if feed_dict is None:
-            graph = self._graph
-            tensors = [graph.get_tensor_by_name(n) for n in parsed.tensors]
-            nodes = [graph.get_operation_by_name(n) for n in parsed.targets]
-            fed = [n.outputs[0].name for n in needed(graph, tensors, nodes) if n.type == "Placeholder"]
+            nodes = needed(self._graph, *named(self._graph, parsed.tensors, parsed.targets))
+            fed = [n.outputs[0].name for n in nodes if n.type == "Placeholder"]
         else:
             fed = [fed_tensor(self._graph, key).name for key in feed_dict]
         key = tuple(n for n in parsed.tensors if n not in fed), parsed.targets, tuple(fed)
