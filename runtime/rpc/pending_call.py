@@ -100,14 +100,15 @@ _numbers = itertools.count(1)
 
 
 def call(
-    connections: Connections, address: str, name: str, message: Message, peer_timeout_s: float, limit_s: float | None,
+    connections: Connections, address: str, message: Message, peer_timeout_s: float, limit_s: float | None,
     told: Callable[[Message], None] | None = None,
 ) -> Message:  # fmt: skip
-    """Send a request and wait for its reply. `told` gets other messages about it that come earlier.
+    """Send a request to one server and wait for its reply. `told` gets other messages about it that come earlier.
 
     Without a limit it waits as long as the other side shows signs of life: placing a large graph may take a while. Raises as `call_all`.
     """
-    return call_all(connections, {address: (name, message)}, peer_timeout_s, limit_s, told)[address]
+    requests = {address: (f"the server at {address}", message)}
+    return call_all(connections, requests, peer_timeout_s, limit_s, told)[address]
 
 
 def call_all(

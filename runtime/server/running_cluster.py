@@ -154,8 +154,7 @@ class ClusterMonitor:
         self._connections = Connections(client_keys(keys))
         try:
             try:
-                name = f"the server at {address}"
-                reply = call(self._connections, address, name, Message("stats"), STATUS_S, STATUS_S * 2)
+                reply = call(self._connections, address, Message("stats"), STATUS_S, STATUS_S * 2)
             except UnavailableError:
                 raise UnavailableError.of(
                     f"No server answers at {address}, within {STATUS_S:.0f} s: it is dead, stopped, cut off or not started. "

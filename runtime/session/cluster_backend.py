@@ -62,7 +62,7 @@ class ClusterBackend(Backend):
 
     def __init__(self, address: str, config: ConfigProto) -> None:
         self._address = address
-        self._config = config
+        self.config = config
         self._limit_s = config.operation_timeout_in_ms / 1e3 or None
         self._connections = ConnectionPool(client_keys(config.keys), config.peer_timeout_s)
         # A client draws its first step number at random and counts up from it: numbers are unique without coordination.
@@ -71,7 +71,7 @@ class ClusterBackend(Backend):
         self._sent_version = 0
         self._extending = threading.Lock()
         self._touch_at = time.monotonic() + TOUCH_S
-        self._closed = False
+        self.is_closed = False
         wait = config.wait_for_cluster_s + config.peer_timeout_s
         try:
             fields = {"config": config.to_fields(), "client": this_client()}
@@ -81,7 +81,7 @@ class ClusterBackend(Backend):
             raise
         self._handle: str = reply.fields["session"]
         self._limit_s = reply.fields["limit_ms"] / 1e3 or None  # the server may have a default for it
-        self._config = replace(config, peer_timeout_s=reply.fields["peer_timeout_s"])
+        self.config = replace(config, peer_timeout_s=reply.fields["peer_timeout_s"])
         self.is_replicated = bool(reply.fields.get("is_replicated"))
         self.devices = tuple(device_from_fields(d) for d in reply.fields["devices"])
 
@@ -121,9 +121,8 @@ class ClusterBackend(Backend):
         Without a limit it waits as long as the master sends heartbeats: placing a large graph may take a while.
         """
         with self._connections.borrow() as connections:
-            name = f"the server at {self._address}"
-            silence_s, limit_s = self._config.peer_timeout_s, _least(timeout_s, self._limit_s)
-            return call(connections, self._address, name, message, silence_s, limit_s, told)
+            silence_s, limit_s = self.config.peer_timeout_s, _least(timeout_s, self._limit_s)
+            return call(connections, self._address, message, silence_s, limit_s, told)
 
     # --- steps -----------------------------------------------------------------------------------------------------
 
@@ -147,9 +146,7 @@ class ClusterBackend(Backend):
                 gathered.offsets.update((p.task, offset_of(connections, a)) for a, p in remote.items())
                 gathered.begin()
             number, limit_s = next(self._numbers), _least(timeout_s, self._limit_s)
-            patience_s = self._config.peer_timeout_s
-            step = StepCall(connections, number, remote, colocated, patience_s, limit_s, gathered, lambda: self._closed)
-            return step.run(feeds)
+            return StepCall(self, connections, number, remote, colocated, limit_s, gathered).run(feeds)
         finally:
             self._connections.give_back(connections)
 
@@ -163,7 +160,7 @@ class ClusterBackend(Backend):
 
     def close(self) -> None:
         """A master that has ended is no error: its sessions have ended too."""
-        self._closed = True
+        self.is_closed = True
         with contextlib.suppress(OpError):
             self._call(Message("close_session", {"session": self._handle}), CLOSE_S)
         self._connections.close()
@@ -199,7 +196,7 @@ def reset_cluster(address: str, containers: Sequence[str], config: ConfigProto) 
     with Connections(client_keys(config.keys)) as connections:
         message = Message("reset", {"containers": list(containers), "config": config.to_fields()})
         limit = config.operation_timeout_in_ms / 1e3 or None
-        call(connections, address, f"the server at {address}", message, config.peer_timeout_s, limit)
+        call(connections, address, message, config.peer_timeout_s, limit)
 
 
 ColocatedPart: TypeAlias = tuple[Worker, str, TaskPart]
@@ -212,25 +209,23 @@ class StepCall:
     """One step.
 
     Attributes:
+        backend: of the session. If it is closed, its master tells the tasks, unless the master has ended.
         connections: the connections, which only this step uses.
         remote: the parts in other processes, by address.
         colocated: the parts in this process that have not ended, by task.
-        peer_timeout_s: seconds of silence after which a task counts as dead.
         limit_s: seconds after which the step fails; None: no limit.
         gathered: collects the trace of a traced step; None: it is not traced.
-        is_closed: whether the session is closed. Its master tells the tasks, unless it has ended.
         values: the values of fetches that have come, by name.
         outcomes: of colocated parts, from whichever threads end them.
     """
 
+    backend: ClusterBackend
     connections: Connections
     number: int
     remote: dict[str, TaskPart]
     colocated: dict[str, ColocatedPart]
-    peer_timeout_s: float
     limit_s: float | None
     gathered: Gathered | None
-    is_closed: Callable[[], bool]
     values: dict[str, Any] = field(default_factory=dict)
     outcomes: _Outcomes = field(default_factory=deque)
     pending: PendingReplies = field(init=False)
@@ -239,9 +234,8 @@ class StepCall:
         tasks = {address: part.task for address, part in self.remote.items()}
         incarnations = {address: part.incarnation for address, part in self.remote.items()}
         waits = partial(_waits_of, self.number, self.colocated, self.outcomes) if self.colocated else tuple
-        self.pending = PendingReplies(
-            tasks, self.peer_timeout_s, self.limit_s, "step", incarnations, self.number, waits
-        )
+        patience_s = self.backend.config.peer_timeout_s
+        self.pending = PendingReplies(tasks, patience_s, self.limit_s, "step", incarnations, self.number, waits)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run the step, and return the values of its fetches by name. OpError: it failed, and was aborted on all tasks."""
@@ -252,7 +246,7 @@ class StepCall:
                     self._take_outcome()
                     continue
                 messages = self.pending.messages(self.connections)
-                if not messages and self.is_closed():
+                if not messages and self.backend.is_closed:
                     raise closed()
                 for address, reply in messages:
                     if reply.fields.get("request") == self.number and address in self.pending.owing:

@@ -165,7 +165,6 @@ def test_a_call_without_a_key_says_what_to_do(echo: Endpoint, given: dict[str, f
         call(
             connections,
             echo.address,
-            "the server",
             Message("status"),
             0.5,
             given.get("limit_s"),
@@ -184,7 +183,7 @@ def test_a_busy_server_has_time_to_check_a_key(echo: Endpoint, folder: Path, mon
     pool = ConnectionPool(Keys.load(folder))
     with pool.borrow() as connections:
         asked = Message("status")
-        assert call(connections, echo.address, "the server", asked, 0.2, None).kind == "devices"
+        assert call(connections, echo.address, asked, 0.2, None).kind == "devices"
     pool.close()
 
 
@@ -192,7 +191,7 @@ def test_a_key_that_is_not_allowed_is_refused_after_a_while(echo: Endpoint, fold
     files.revoke(folder, "alice")
     pool = ConnectionPool(Keys.load(folder, "alice"))
     with pool.borrow() as connections, pytest.raises(PermissionDeniedError, match="does not let in 'alice'"):
-        call(connections, echo.address, "the server", Message("status"), 0.2, None)
+        call(connections, echo.address, Message("status"), 0.2, None)
     pool.close()
 
 
@@ -203,7 +202,7 @@ def test_silence_that_has_nothing_to_do_with_keys_is_called_silence() -> None:
         assert why_silent(address, None, False) is None
         pool = ConnectionPool()
         with pool.borrow() as connections, pytest.raises(UnavailableError, match="has not answered"):
-            call(connections, address, "the server", Message("status"), 0.5, None)
+            call(connections, address, Message("status"), 0.5, None)
         pool.close()
 
 
