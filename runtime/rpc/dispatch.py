@@ -139,17 +139,19 @@ logger = logging.getLogger(__name__)
 class RequestExecutor:
     """Runs slow requests in thread pools, and counts them per client.
 
-    There are two pools. A master waits for workers, also of other servers. With one pool it could hold the last thread that the
-    worker needs (deadlock).
+    There are three pools. A master waits for workers, also of other servers. With one pool it could hold the last thread that the
+    worker needs (deadlock). Copies of variables must not wait for a compilation.
 
     Attributes:
         master: the pool for the master's requests.
         worker: the pool for the worker's requests other than steps: compilation.
+        copies: the thread that keeps the values of other tasks' variables.
     """
 
     def __init__(self, responder: Responder) -> None:
         self.master = ThreadPoolExecutor(8, thread_name_prefix="dovetail-master")
         self.worker = ThreadPoolExecutor(2, thread_name_prefix="dovetail-compile")
+        self.copies = ThreadPoolExecutor(1, thread_name_prefix="dovetail-copies")
         self._responder = responder
         self._limit = Limit(setting("DOVETAIL_CLIENT_STEPS"), "unanswered calls", "DOVETAIL_CLIENT_STEPS")
         self._open: dict[tuple[bytes, int], str | bytes] = {}  # (connection, request) -> the client that it counts for
@@ -197,5 +199,5 @@ class RequestExecutor:
 
     def close(self) -> None:
         """Accept no more requests."""
-        self.master.shutdown(wait=False, cancel_futures=True)
-        self.worker.shutdown(wait=False, cancel_futures=True)
+        for pool in (self.master, self.worker, self.copies):
+            pool.shutdown(wait=False, cancel_futures=True)

@@ -1,7 +1,7 @@
 """A server: one task of a cluster, master and worker at once.
 
 The process around `Master` and `Worker`: it owns the endpoint, and has the table of message kinds and their handlers. The I/O thread
-handles short messages itself: heartbeats, tensors, short programs. Two small pools do the work of the master and compile programs
+handles short messages itself: heartbeats, tensors, short programs. Small pools do the work of the master and compile programs
 (`rpc/dispatch.py`).
 
 Threads of a server are scheduled as batch work (`SCHED_BATCH`, sched(7)). A task that sends a message wakes its receiver. If no other
@@ -60,7 +60,6 @@ from ..transport.keys import keys_of_servers, part_of, server_keys
 from ..transport.zmq_links import AddressInUse
 from ..wire.messages import Message
 from ..wire.schema import KINDS
-from ..worker.colocated import add_server, remove_server
 from ..worker.executor import ignore_numpy_warnings
 from ..worker.handlers import StepHandlers, WorkerHandlers
 from ..worker.registration import device_fields
@@ -259,7 +258,6 @@ class Server:
         self._workers = workers = Workers(self._worker, responder, self._keys)
         self._master = Master(self.task, self._workers)
         self._master_handlers = MasterHandlers(self._master, self._executor, responder, self.config)
-        self._copies = CopyHandlers(self._executor, self.incarnation)
         self._handlers = self._table()
         if backup := self._backup:
             patience_s = self.config.peer_timeout_s
@@ -328,7 +326,6 @@ class Server:
                 keys_of_servers.remove(self._keys)
             self._executor.close()
             self._worker.close()
-            self._copies.close()
             self._responder.endpoint.close()
             self._workers.close()
             if self._metrics is not None:
@@ -351,7 +348,8 @@ class Server:
         """The handler of each kind of message: the method `on_KIND` of its part. A kind without one is a late answer, and is dropped."""
         worker = WorkerHandlers(self._worker, self._executor, self._responder)
         exchange = self._exchange
-        parts = (self._step_handlers, exchange, exchange.loans, self._master_handlers, worker, self._copies)
+        copies = CopyHandlers(self._executor, self.incarnation)
+        parts = (self._step_handlers, exchange, exchange.loans, self._master_handlers, worker, copies)
         found = {kind: getattr(part, f"on_{kind}") for kind in KINDS for part in parts if hasattr(part, f"on_{kind}")}
         found |= dict.fromkeys((kind for kind in KINDS if kind.startswith("collective_")), self._on_collective)
         return found | {"ping": self._on_ping, "status": self._on_status, "stats": self._on_stats}

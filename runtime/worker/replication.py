@@ -38,7 +38,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -194,30 +193,25 @@ class Copies:
 
 
 class CopyHandlers:
-    """Requests of primaries. A thread of its own serves them."""
+    """Requests of primaries."""
 
     def __init__(self, executor: RequestExecutor, incarnation: int) -> None:
         self._executor, self._incarnation = executor, incarnation
         self._copies = Copies()
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="dovetail-copies")
 
-    def on_replicate(self, peer: bytes, message: Message) -> None:
-        self._executor.answer(self._pool, peer, message, self._replicate)
+    def on_request(self, peer: bytes, message: Message) -> None:
+        self._executor.answer(self._executor.copies, peer, message, getattr(self, f"_{message.kind}"))
 
-    def on_recover(self, peer: bytes, message: Message) -> None:
-        """A primary was started again."""
-        self._executor.answer(self._pool, peer, message, self._recover)
+    on_replicate = on_recover = on_request
 
     def _replicate(self, message: Message) -> Message:
         return message.reply(whole=self._copies.take(message), incarnation=self._incarnation)
 
     def _recover(self, message: Message) -> Message:
+        """A primary was started again."""
         whole, last, part = self._copies.claim(message)
         entries, tensors = packed(part)
         return message.reply(tensors, whole=whole, last=last, entries=entries)
-
-    def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Replicator:
