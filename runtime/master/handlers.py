@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 
@@ -56,13 +56,7 @@ class MasterHandlers:
     def on_create_session(self, peer: bytes, message: Message) -> None:
         self._responder.heard[peer] = time.monotonic()
         owner = self._responder.endpoint.owner(peer)
-
-        def tell(missing: Sequence[str]) -> None:
-            self._responder.reply(
-                peer, Message("waiting", {"request": message.fields["request"], "tasks": list(missing)})
-            )
-
-        create = partial(self._create_session, peer=peer, owner=owner, tell=tell)
+        create = partial(self._create_session, peer=peer, owner=owner)
         self._executor.answer(self._executor.master, peer, message, create, owner or _client_of(message))
 
     def on_touch(self, peer: bytes, message: Message) -> None:
@@ -83,15 +77,17 @@ class MasterHandlers:
             if self._responder.is_silent(call[0], now) or self._responder.endpoint.is_gone(call[0]):
                 self._opening.pop(call, None)
 
-    def _create_session(
-        self, message: Message, peer: bytes, owner: str, tell: Callable[[Sequence[str]], None]
-    ) -> Message:
+    def _create_session(self, message: Message, peer: bytes, owner: str) -> Message:
         """Open a session for a client. Its key identifies it; all clients without keys count as one."""
         config = _config_of(message).over(self._defaults)
         if config.cluster_def is not None:
             self._check_cluster(ClusterSpec(config.cluster_def))
             config.isolate_session_state = True
         call = peer, message.fields["request"]
+
+        def tell(missing: Sequence[str]) -> None:
+            self._responder.reply(peer, Message("waiting", {"request": call[1], "tasks": list(missing)}))
+
         with self._lock:
             opened = [session.owner for session in self._master.sessions() if session.heard[0]]
             self._limit.check([*opened, *self._opening.values()].count(owner), 1)

@@ -247,7 +247,7 @@ class Server:
         self._worker = Worker(
             self.task, self.devices, push=self._exchange.push, reader_of=responder.reader_of, ask=self._exchange.want,
             wake=self._exchange.wake, threads=self.config.inter_op_parallelism_threads or 8,
-            default_container=self.job_name, collectives=self._collectives, lends=self._exchange.lends,
+            default_container=self.job_name, collectives=self._collectives, lends=self._exchange.loans.lends if gpus else None,
             data_folders=None if self._keys is not None else tuple(filter(None, setting("DOVETAIL_DATA_FILES").split(":"))),
         )  # fmt: skip
         self._step_handlers = StepHandlers(self._worker, responder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...codegen.gpu.driver.api import CudaError
@@ -37,15 +37,9 @@ class TensorExchange:
     def __init__(self, responder: Responder, executor: RequestExecutor, gpus: Sequence[int]) -> None:
         self.traffic = Traffic()
         self.loans = CudaIpc(responder.task, gpus, responder.reader_of, self._tell, self._send_otherwise)
-        self._lends = bool(gpus)
         self._responder = responder
         self._executor = executor
         self._overdue = LossDetector()
-
-    @property
-    def lends(self) -> Callable[[str], bool] | None:
-        """Which GPUs of other tasks read this one's GPU memory; None: none."""
-        return self.loans.lends if self._lends else None
 
     def _tell(self, task: str, kind: str, fields: dict[str, Any]) -> None:
         self._responder.tell(task, Message(kind, fields))
