@@ -27,7 +27,7 @@ from ...graph.core.errors import (
     UnavailableError,
     from_code,
 )
-from ..shared_memory.pool import borrowed
+from ..shared_memory.pool import mapper
 from ..timeouts import ADMISSION_S, AGAIN_S, LOOKS, PING_S, REASONS_TIMEOUT_S
 from ..transport.client import Connections
 from ..transport.keys import Keys
@@ -92,7 +92,7 @@ class ConnectionPool:
         with contextlib.suppress(IndexError):  # another thread may close some of them
             while True:
                 self._idle.pop().close()
-        borrowed()
+        mapper.let_go()
 
 
 _numbers = itertools.count(1)

@@ -53,7 +53,7 @@ from ..observability.metrics import (
 )
 from ..observability.step_notes import clock
 from ..rpc.dispatch import RequestExecutor, Responder
-from ..shared_memory.pool import borrowed, share_variables
+from ..shared_memory.pool import mapper, share_variables
 from ..timeouts import DEAD_S
 from ..transport.endpoint import Endpoint
 from ..transport.keys import keys_of_servers, part_of, server_keys
@@ -370,7 +370,7 @@ class Server:
             self._load.look()
             self._master_handlers.tidy(now)
             self._responder.tidy(now)
-            borrowed()  # a client that was killed may have lent much memory
+            mapper.let_go()  # a client that was killed may have lent much memory
             self._exchange.loans.tick()
             for step, seconds, waits in self._watchdog.look(now, self._worker.running(), self._worker.waits_for):
                 self._stalled += 1

@@ -230,12 +230,6 @@ def pool_of_process() -> Pool | None:
     return pool
 
 
-def borrowed() -> int:
-    """How many segments of other processes are mapped. Unmaps those of processes that are gone first."""
-    mapper.let_go()
-    return len(mapper)
-
-
 def share_variables() -> None:
     """Place this process's variables where other processes of the machine can read them."""
     pool = pool_of_process()

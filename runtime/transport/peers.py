@@ -90,10 +90,6 @@ class Peers:
             peer = self.by_name.setdefault(name, made)
         return peer
 
-    def streams(self) -> list[Stream]:
-        """The streams that are used for sending."""
-        return [peer.stream for peer in list(self.by_name.values()) if peer.stream is not None]
-
     # --- the event loop ----------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from dovetail.runtime.transport.client import Connections
+from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.transport.keys import Keys
 from dovetail.runtime.transport.peer import Peer
+from dovetail.runtime.transport.stream import Stream
 from dovetail.runtime.wire.messages import Message
 
 WAIT_S = 60.0  # far beyond what anything here takes; only a failure waits so long
@@ -26,6 +28,11 @@ def until(true: Callable[[], bool], what: str) -> None:
     while not true():
         assert time.monotonic() < deadline, f"waited in vain until {what}"
         time.sleep(0.005)
+
+
+def streams_of(end: Endpoint) -> list[Stream]:
+    """The streams on which a server's end sends."""
+    return [peer.stream for peer in list(end._peers.by_name.values()) if peer.stream is not None]
 
 
 class Connection:

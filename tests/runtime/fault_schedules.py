@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run as a script 
 
 
 import dovetail as tf
-from dovetail.runtime.shared_memory.pool import borrowed
+from dovetail.runtime.shared_memory.pool import mapper
 
 JOBS = {"a": 1, "b": 1, "c": 1, "d": 1}
 WHAT = ("kill", "stop", "restart", "cut", "slow")
@@ -374,7 +374,8 @@ def kept_open() -> dict[str, int]:
     Segments and stream sockets have no names, so none of theirs can be left in a folder.
     """
     gc.collect()
-    kinds = {"sockets": 0, "memory": borrowed()}
+    mapper.let_go()
+    kinds = {"sockets": 0, "memory": len(mapper)}
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # the one that lists the folder is gone
             kinds["sockets"] += str(descriptor.readlink()).startswith("socket:")

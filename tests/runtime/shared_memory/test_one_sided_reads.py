@@ -300,4 +300,4 @@ def test_tasks_that_are_stopped_killed_and_started_again():
                 assert is_direct(again)
                 with pytest.raises(tf.errors.AbortedError, match="restarted"):
                     session.run(y)
-        memory_pool.borrowed()
+        memory_pool.mapper.let_go()

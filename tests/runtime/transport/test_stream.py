@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 import pytest
-from echoing import WAIT_S, Connection, ping, until
+from echoing import WAIT_S, Connection, ping, streams_of, until
 from hypothesis import given, strategies as st
 
 from dovetail.runtime.transport import endpoint, peer, peers as peers_module
@@ -243,9 +243,9 @@ def test_endpoints_go_over_too(echo: Endpoint) -> None:
                 time.sleep(0.01)
         until(lambda: len(arrived) == 500, "all answers are there")
         assert arrived == list(range(500))
-        assert len(other._peers.streams()) == 1 == len(echo._peers.streams())
+        assert len(streams_of(other)) == 1 == len(streams_of(echo))
         other.forget(echo.address)
-        until(lambda: not other._peers.streams() and not echo._peers.streams(), "the stream is closed on both sides")
+        until(lambda: not streams_of(other) and not streams_of(echo), "the stream is closed on both sides")
         other.send(echo.address, ping(500))
         until(lambda: arrived[-1] == 500, "a new connection was made")
 
@@ -262,16 +262,17 @@ def test_a_server_that_takes_no_streams_is_spoken_to_over_zeromq(
         assert connection.peer.stream is None
 
 
-def test_an_end_of_the_stream_leads_back_to_zeromq(echo: Endpoint) -> None:
+def test_an_end_of_the_stream_leads_back_to_zeromq_and_to_another_one(echo: Endpoint) -> None:
     """Whichever side ends it: what is sent afterwards arrives."""
     with Connection(echo.address) as connection:
         warm(connection)
-        (stream,) = echo._peers.streams()
+        (stream,) = streams_of(echo)
         echo.call_soon(lambda: stream._socket.shutdown(socket.SHUT_RDWR))
-        until(lambda: not echo._peers.streams(), "the server has noticed")
+        until(lambda: not streams_of(echo), "the server has noticed")
         connection.send(ping(1))
         answer = connection.recv(WAIT_S)
         assert answer is not None and answer.fields["seq"] == 1 and connection.peer.stream is None
+        warm(connection)  # there is another stream
     with Connection(echo.address) as connection:
         warm(connection)
         assert connection.peer.stream is not None
@@ -279,6 +280,7 @@ def test_an_end_of_the_stream_leads_back_to_zeromq(echo: Endpoint) -> None:
         connection.send(ping(2))
         answer = connection.recv(WAIT_S)
         assert answer is not None and answer.fields["seq"] == 2 and connection.peer.stream is None
+        warm(connection)
 
 
 def test_garbage_on_a_lane_costs_the_stream_and_hurts_nobody(echo: Endpoint) -> None:
@@ -287,7 +289,7 @@ def test_garbage_on_a_lane_costs_the_stream_and_hurts_nobody(echo: Endpoint) -> 
         warm(other)
         assert rude.peer.stream is not None
         rude.peer.stream._socket.send(b"\xff" * 100)
-        until(lambda: echo.counters.malformed == 1 and len(echo._peers.streams()) == 1, "the stream is closed")
+        until(lambda: echo.counters.malformed == 1 and len(streams_of(echo)) == 1, "the stream is closed")
         rude.send(ping(1))
         kinds = []
         while "ping" not in kinds:
@@ -315,8 +317,8 @@ def test_a_closed_client_leaves_nothing_at_the_server(echo: Endpoint) -> None:
         for _ in range(5):
             connections.send(echo.address, ping(1))
             assert connections.poll(WAIT_S)
-        until(lambda: len(echo._peers.streams()) == 1, "they have gone over")
-    until(lambda: not echo._peers.streams(), "the stream is gone")
+        until(lambda: len(streams_of(echo)) == 1, "they have gone over")
+    until(lambda: not streams_of(echo), "the stream is gone")
 
 
 def test_what_waits_for_a_client_that_has_gone_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,13 +333,13 @@ def test_what_waits_for_a_client_that_has_gone_is_dropped(monkeypatch: pytest.Mo
         for _ in range(20):
             deaf.send(ping(1))
             assert deaf.recv(WAIT_S) is not None
-        until(lambda: bool(server._peers.streams()), "they have gone over")
+        until(lambda: bool(streams_of(server)), "they have gone over")
         deaf.send(ping(100))
         until(lambda: server.waiting() > 0, "messages wait")
         time.sleep(0.5)
         assert server.waiting() > 0  # it is only slow
         deaf.socket.close(linger=0)  # as when its process was stopped
-        until(lambda: not server._peers.streams() and not server.waiting(), "it is given up")
+        until(lambda: not streams_of(server) and not server.waiting(), "it is given up")
 
 
 def test_descriptors_are_given_back(echo: Endpoint) -> None:
