@@ -103,7 +103,7 @@ class KernelInfo:
             from .gpu.backend import likely_source  # loads the GPU compiler
 
             return likely_source(self.group, Target(self.gpu.architecture), self.tf32)
-        from .gpu.emit.schedules import fused  # loads the GPU compiler
+        from .gpu.emit.launches import fused  # loads the GPU compiler
 
         sizes = [1024 if d is None else d for d in self.group.sizes]
         joined = [math.prod(sizes[a] for a in part) for part in self.group.parts]

@@ -124,7 +124,7 @@ def gpu_passes(backend: CudaBackend) -> tuple[Pass, ...]:
     from .ir.loop_nest import SUPPORTED
     from .passes.attention_fusion import fuse_attention
     from .passes.decompose import functionalize_random
-    from .target import GPU_LONGEST_SCAN, GPU_OPERATIONS_PER_BYTE
+    from .target import GPU_LONGEST_ROW, GPU_OPERATIONS_PER_BYTE
 
     gpu = backend.gpu
     types = SUPPORTED + FLOAT8 * gpu.device.target.has_float8
@@ -132,7 +132,7 @@ def gpu_passes(backend: CudaBackend) -> tuple[Pass, ...]:
     def fusion(c: Compilation) -> None:
         # No `numbers`: arithmetic on scalars stays in kernels, since the host would have to wait for the GPU.
         c.fusion = fuse(
-            c.graph, small=True, lone=True, types=types, again=GPU_OPERATIONS_PER_BYTE, longest=GPU_LONGEST_SCAN
+            c.graph, small=True, lone=True, types=types, again=GPU_OPERATIONS_PER_BYTE, longest=GPU_LONGEST_ROW
         )
 
     def epilogues(c: Compilation) -> None:

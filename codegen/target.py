@@ -1,7 +1,7 @@
 """The machines that code is generated for: cores, caches, costs of one core, and sizes for GPUs (models: `graph/core/gpu_models.py`).
 
 These numbers decide tile sizes, fusion, and parallelism. They are rough on purpose: a kernel that is tiled for a cache of 2 MiB runs
-well with one of 1 or 4 MiB. Numbers that tune a single kernel stay with it.
+well with one of 1 or 4 MiB. Tables of the tiles themselves are beside the functions that choose schedules (`gpu/schedule.py`).
 """
 
 from __future__ import annotations
@@ -48,8 +48,17 @@ GPU_OPERATIONS_PER_BYTE = 10.0
 GPU_INDEX_MARGIN = 1 << 20
 """How far the offsets of a block's tile may reach beyond an array: with 32 bits they must not come around to where it begins."""
 
-GPU_LONGEST_SCAN = 16384
-"""Elements of a running sum, or of an arg-extreme, that one block has at once. Templates serve longer ones."""
+GPU_BLOCK_ELEMENTS = 1024
+"""Elements that a block of 4 warps has at once where nothing says otherwise: 8 for each thread."""
+
+GPU_LONGEST_ROW = 16384
+"""Elements of a row that one block has at once: 32 for each of 512 threads. Templates serve longer running sums and arg-extremes."""
+
+GPU_ROW_NEIGHBOURS = 128
+"""Neighbours in memory that a tile has when it goes across them: 512 bytes of float32."""
+
+GPU_SHORTEST_PIECE = 4096
+"""Elements of a tile's piece of rows that several blocks share; below it a second kernel costs more than it gains."""
 
 H100_MULTIPROCESSORS = GPUS[90].multiprocessors
 """What templates assume where the kernel text is chosen before the GPU is known."""

@@ -10,6 +10,7 @@
     residency.py          which tensors live in GPU memory and which on the host; kernels that launch nothing
     autotune.py           measures candidates and keeps the fastest on disk
     roofline.py           what kernels take without a GPU: by their binaries and the maker's figures
+    schedule.py           chooses tiles, warps and blocks of loop nests, products, convolutions, attention and copies
     ir.py                 kernels, launches, routines and targets as plain data
 
     bind/       node and shapes -> routines of a template          emit/       loop nests -> Triton text

@@ -27,13 +27,15 @@ from ..backend import NodeError
 from ..ir.loop_nest import LoopNest
 from ..ir.nodes import HANDLES, PASSED_ON
 from ..ir.program import Call, Instruction, Loop, Program
+from ..ir.schedule import GpuSchedule
+from ..target import GPU_BLOCK_ELEMENTS
 from .driver.launch import LoadedRoutine
 from .emit.expr import Names
 from .emit.nest import triton_source
-from .emit.tile import WHOLE, Tile
 from .ir import Choice, Count, Grid, Launch, Parameter, Routine, Template, TritonKernel, triton_type
 from .kernels import GpuContext, GpuKernel, loaded
 from .residency import ShapeKernel, SmallHostKernel
+from .schedule import Specialisation
 from .variables import OptimizerUpdate, mutable_values
 
 LARGE = 1 << 20  # elements from which a variable is updated by itself: some 10 microseconds, three launches' time
@@ -223,7 +225,6 @@ class MultiTensorUpdate(GpuKernel):
 
 
 MOST = 24  # sets of arrays of one launch: with ten arrays each, about two thousand bytes of arguments, of 4 KiB that there may be
-_BLOCK = 1024
 
 
 def multi_tensor_update(loops: LoopNest, divisible: Sequence[bool], *, wide: bool = False) -> Routine:
@@ -239,7 +240,8 @@ def multi_tensor_update(loops: LoopNest, divisible: Sequence[bool], *, wide: boo
     """
     inputs = tuple(f"in{i}" for i in range(len(loops.loads)))
     outputs = tuple(f"out{i}" for i in range(len(loops.stores)))
-    text, _ = triton_source(loops, Tile(WHOLE, wide=wide), Names(inputs, outputs, ("n0",), block="block"), "one")
+    schedule, names = GpuSchedule(1, GPU_BLOCK_ELEMENTS), Names(inputs, outputs, ("n0",), block="block")
+    text, _ = triton_source(loops, schedule, Specialisation((False,), 0, wide=wide), names, "one")
     types = [v.dtype for v in loops.loads] + [loops.values[s.value].dtype for s in loops.stores]
     parameters: list[Parameter] = []
     lines = ["block = tl.program_id(0)", "first = 0"]
@@ -255,11 +257,11 @@ def multi_tensor_update(loops: LoopNest, divisible: Sequence[bool], *, wide: boo
         ]
     arguments = ", ".join([*(p.name for p in parameters), "XB: tl.constexpr"])
     text += f"\n\n@triton.jit\ndef kernel({arguments}):\n" + "".join(f"    {line}\n" for line in lines)
-    kernel = TritonKernel("kernel", text, tuple(parameters), (("XB", _BLOCK),))
-    return Routine((Launch(kernel, Grid((Count(("blocks",)),))),))
+    kernel = TritonKernel("kernel", text, tuple(parameters), (("XB", GPU_BLOCK_ELEMENTS),))
+    return Routine((Launch(kernel, Grid((Count(("blocks",)),)), schedule),))
 
 
 def sizes_of(lengths: Sequence[int]) -> dict[str, int]:
     """The sizes that a launch for arrays of these lengths gives."""
     sizes = {f"n{k}": n for k, n in enumerate(lengths)}
-    return sizes | {"blocks": sum(-(-n // _BLOCK) for n in lengths)}
+    return sizes | {"blocks": sum(-(-n // GPU_BLOCK_ELEMENTS) for n in lengths)}

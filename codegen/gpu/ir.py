@@ -24,6 +24,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ...graph.core.gpu_models import GPUS, SMALLEST_BLOCK_SHARED_BYTES
+from ..ir.schedule import GpuProductSchedule, GpuSchedule
 
 MOST_BLOCKS = (2**31 - 1, 65535)  # along x and y
 
@@ -61,6 +62,16 @@ class Target:
     def has_float8(self) -> bool:
         """Whether its instructions convert and multiply numbers of 8 bits, as IEEE-like formats without infinities have them."""
         return self.arch >= 89
+
+    @property
+    def has_copy_engine(self) -> bool:
+        """Whether tiles of matrices are fetched by an engine (TMA) that knows where a matrix ends."""
+        return self.arch >= 90
+
+    @property
+    def multiprocessors(self) -> int:
+        """How many there are; 0: that is not known."""
+        return GPUS[self.arch].multiprocessors if self.arch in GPUS else 0
 
     @property
     def block_shared_bytes(self) -> int:
@@ -277,10 +288,14 @@ class Scratch:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel, and how many blocks of it."""
+    """One kernel, how many blocks of it, and the schedule that it follows (None: one without choices)."""
 
     kernel: TritonKernel
     grid: Grid
+    schedule: GpuSchedule | GpuProductSchedule | None = None
+
+    def __str__(self) -> str:
+        return str(self.schedule or f"{self.kernel.num_warps} warps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +309,9 @@ class Routine:
 
     launches: tuple[Launch, ...]
     scratch: tuple[Scratch, ...] = ()
+
+    def __str__(self) -> str:
+        return "; then ".join(dict.fromkeys(map(str, self.launches)))
 
 
 # --- plans -----------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from .driver.array import DeviceArray
 from .driver.device import Device
 from .driver.launch import LoadedKernel, LoadedRoutine, NotSuitableError, leaves_others
 from .emit.expr import rows_in
-from .emit.schedules import fused, size_names
+from .emit.launches import fused, size_names
 from .ir import Choice, Routine, Template
 from .residency import brought, on_host, value_on
 from .toolchain import compile

@@ -30,10 +30,11 @@ from .driver.allocator import Block
 from .driver.api import CudaError
 from .driver.array import DeviceArray
 from .driver.device import Device
-from .emit.schedules import routines, size_names, specialise
+from .emit.launches import routines, size_names
 from .ir import Choice, Choose, Shape, Template, triton_type
 from .kernels import GpuContext, GpuKernel
 from .residency import HostKernel, acquire, brought, lives_on_device, value_on
+from .schedule import specialise
 from .templates.tables import check_scatter, decaying_update, launch_sizes, scatter, sparse_update
 
 

@@ -4,6 +4,7 @@ partition.py       PartitionGraph: one device's nodes in order, with sends, rece
 index_maps.py      IndexMaps: which axis of a node's iteration space each dimension of its tensors is
 symbolic_shape.py  sizes that are products of unknown dimensions, and when two are equal
 loop_nest.py       LoopNest: scalar values in SSA form over an iteration space; TileLoops: those on a template's tile
+schedule.py        schedules of loop nests and products, by machine: values that print
 value_writer.py    ValueWriter: the values of a loop nest as lines of source text, in a dialect of Python
 fused_kernel.py    FusedKernel: the nodes of one kernel with its loop nest
 program.py         Program: instructions over slots

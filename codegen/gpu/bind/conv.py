@@ -15,7 +15,7 @@ from ....graph.ops.nn.conv_geometry import Window, layout, window_of
 from ...fusion.window_loops import CHOSEN, WINDOW_OPS, axis_names, image_sizes
 from ...ir.loop_nest import TileLoops
 from ..emit.expr import Names
-from ..emit.schedules import candidates, one_after_another
+from ..emit.launches import candidates, one_after_another
 from ..ir import Choice, Count, Routine, Scratch, Shape, Template, triton_type
 from ..templates.conv import convolution
 

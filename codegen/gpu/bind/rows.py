@@ -21,7 +21,7 @@ from ...fusion.table_loops import MOST_COORDINATES, PIECE, kept_in, piece_totals
 from ...ir.loop_nest import SUPPORTED, LoopNestBuilder, Scan
 from ...target import GPU_BLOCKS
 from ..emit.expr import Names
-from ..emit.schedules import candidates, launches, one_after_another, routines, size_names, specialise
+from ..emit.launches import candidates, fused, launches, one_after_another, size_names
 from ..ir import Choice, Count, Routine, Scratch, Shape, Template, triton_type
 from ..templates.sort import LONGEST_SORTED, long_sort, sort
 from ..templates.tables import check_scatter, gather, gather_nd, launch_sizes, scatter
@@ -232,7 +232,7 @@ def _reduction(node: Node) -> Template:
         loops, parts = builder.finish()
         joined = [math.prod(shape[a] for a in part) for part in parts]
         names = dict(zip(size_names(loops), joined, strict=True))
-        return Choice(routines(loops, specialise(loops, joined)), names, [(made, dtype.np)])
+        return Choice(fused(loops, joined), names, [(made, dtype.np)])
 
     return Template(1, choose)
 

@@ -1,6 +1,6 @@
 """Emits Triton text from loop nests (`codegen/ir/loop_nest.py`).
 
-    schedules.py      candidates for a loop nest and its sizes: tiles, warps, split reductions, as routines
+    launches.py       from a loop nest and schedules for its sizes to launches; reductions of long rows in several steps
     nest.py           one kernel: loops over tiles, reductions, stores
     tile.py           one tile: which elements it has, where they are in arrays, what depends on that
     expr.py           values as Triton expressions; templates write their epilogues with it, too

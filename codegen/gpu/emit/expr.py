@@ -135,30 +135,27 @@ class ExpressionWriter(ValueWriter):
             return f"{a} {OPERATORS[v.op]} {b}"
         args = self.operands(v, plain=False)
         source = self.loops.values[v.args[-1]].dtype
-        double = source is float64
+        double, narrow = source is float64, v.dtype in NARROW
         width = 64 if double else 32
-        a, rest = args[0], args[1:]
-        if v.dtype in NARROW and v.op in ("exp", "tanh"):
+        a, b, c = (*args, "", "")[:3]
+        if narrow and v.op in ("exp", "tanh"):
             return f"{v.op}_narrow({a})"
-        if v.op == "div" and v.dtype in NARROW and is_part(self.loops, v):
-            return f"part_narrow({a}, {rest[0]})"
+        if narrow and v.op == "div" and is_part(self.loops, v):
+            return f"part_narrow({a}, {b})"
         if v.op == "exp" and v.dtype is float32 and is_below_zero(self.loops, v.args[0]):
             return f"exp_below32({a})"
-        if v.op == "div":
-            return f"{a} / {rest[0]}" if double else f"tl.div_rn({a}, {rest[0]})"
-        if v.op == "select":
-            return f"tl.where({a}, {rest[0]}, {rest[1]})"
-        if v.op in ("minimum", "maximum"):
-            return f"{'' if source.is_floating else 'tl.'}{v.op}({a}, {rest[0]})"
         if v.op in ("shl", "shr"):
-            return shift(v, a, rest[0])
+            return shift(v, a, b)
         if v.op == "cast":
             return cast(a, source, v.dtype)
-        if v.op == "sign":
-            one, minus = (f"tl.full((), {n}, {type_of(source)})" for n in (1, -1))
-            below = a if source.is_unsigned else f"tl.where({a} < 0, {minus}, {a})"
-            return f"tl.where({a} > 0, {one}, {below})"
+        of_type = "" if source.is_floating else "tl."
+        one, minus = (f"tl.full((), {n}, {type_of(source)})" for n in (1, -1))
         simple = {
+            "div": f"{a} / {b}" if double else f"tl.div_rn({a}, {b})",
+            "select": f"tl.where({a}, {b}, {c})",
+            "minimum": f"{of_type}minimum({a}, {b})",
+            "maximum": f"{of_type}maximum({a}, {b})",
+            "sign": f"tl.where({a} > 0, {one}, {a if source.is_unsigned else f'tl.where({a} < 0, {minus}, {a})'})",
             "neg": f"-{a}",
             "not": f"~{a}",
             "invert": f"~{a}",
@@ -167,14 +164,12 @@ class ExpressionWriter(ValueWriter):
             "isnan": f"{a} != {a}",
             "isinf": f'tl.abs({a}) == float("inf")',
             "isfinite": f'tl.abs({a}) < float("inf")',
-        }.get(v.op)
-        if simple is not None:
-            return simple
-        if v.op in ("floor", "ceil", "trunc"):
-            return f"{v.op}({a})"
-        if v.op == "round":
-            return f"rint{width}({a})"
-        return f"{v.op}{width}({', '.join(self.as_blocks(v))})"
+            "floor": f"floor({a})",
+            "ceil": f"ceil({a})",
+            "trunc": f"trunc({a})",
+            "round": f"rint{width}({a})",
+        }
+        return simple.get(v.op) or f"{v.op}{width}({', '.join(self.as_blocks(v))})"
 
     def as_blocks(self, v: Value) -> list[str]:
         """Names of a value's operands for a function that looks at their bits, and so takes no plain numbers."""

@@ -37,23 +37,28 @@ from collections.abc import Callable, Iterable, Sequence
 from ....graph.core.dtypes import float64
 from ...fusion.range_analysis import SOFTMAX, Pair, pairs_of
 from ...ir.loop_nest import ADD, MAX, SET, LoopNest, Value
+from ...ir.schedule import GpuSchedule
 from ..ir import HEADER
+from ..schedule import Specialisation
 from .device_math import functions
 from .expr import NARROW, Names, numbers_of, start_of, stored_as, type_of
-from .tile import PARTIAL, WHOLE, Tile, TileSpace, TileValues
+from .tile import TileSpace, TileValues
 
 
-def triton_source(loops: LoopNest, tile: Tile, names: Names, kernel: str = "kernel") -> tuple[str, tuple[str, ...]]:
+def triton_source(
+    loops: LoopNest, schedule: GpuSchedule, facts: Specialisation, names: Names, kernel: str = "kernel"
+) -> tuple[str, tuple[tuple[str, int], ...]]:
     """Write a kernel.
 
     Returns:
-        The module's text, and the names of the constants that the kernel takes after arrays and sizes.
+        The module's text, and name and value of the constants that the kernel takes after arrays and sizes.
     """
-    lines = _Body(TileSpace(loops, tile, names)).written()
-    constants = tuple(c for c in ("YB", "XB", "SPLITS") if any(c in line for line in lines))
+    lines = _Body(TileSpace(loops, schedule, facts, names)).written()
+    blocks = {"YB": schedule.rows, "XB": schedule.columns, "SPLITS": schedule.pieces}
+    constants = tuple((c, n) for c, n in blocks.items() if any(c in line for line in lines))
     arguments = [*names.inputs, *names.outputs, *names.arguments, *numbers_of(loops, names)]
     arguments += [names.block] if names.block else []
-    arguments += [f"{c}: tl.constexpr" for c in constants]
+    arguments += [f"{c}: tl.constexpr" for c, _ in constants]
     text = "".join(
         [
             HEADER,
@@ -76,10 +81,10 @@ class _Body:
 
     def __init__(self, space: TileSpace) -> None:
         self.space = space
-        self.loops, self.tile, self.names, self.sides = space.loops, space.tile, space.names, space.sides
+        self.loops, self.names, self.sides = space.loops, space.names, space.sides
         self.writer = TileValues(space).writer
         self.line, self.value, self.inside = self.writer.line, self.writer.value, space.inside
-        self.pairs = {} if self.tile.form == WHOLE else pairs_of(self.loops, whole=self.tile.form != PARTIAL)
+        self.pairs = pairs_of(self.loops, whole=not space.is_partial) if space.is_looped else {}
 
     def put(self, output: int) -> None:
         """Store an output's elements; of a table, into those rows that there are."""
@@ -143,7 +148,7 @@ class _Body:
     def written(self) -> list[str]:
         """The body's lines."""
         self.writer.lines += self.space.block_lines()
-        if self.tile.form == WHOLE:
+        if not self.space.is_looped:
             self.writer.lines += self.space.column_lines()
             self.whole()
         else:
@@ -167,13 +172,13 @@ class _Body:
 
     def looped(self) -> None:
         """One pass over x per stage."""
-        last = 0 if self.tile.form == PARTIAL else max(self.writer.stages, default=0)
+        last = 0 if self.space.is_partial else max(self.writer.stages, default=0)
         for stage in range(last + 1):
             reductions = self.reductions(stage)
             outputs = self.writer.outputs(stage, full=True)
             if reductions or outputs:
                 self.one_pass(reductions, outputs)
-            if self.tile.form != PARTIAL:
+            if not self.space.is_partial:
                 for o in self.writer.outputs(stage, full=False):
                     self.put(o)
 
@@ -216,7 +221,7 @@ class _Body:
                 self.put(o)
 
         first, last = "0", self.space.nx
-        if self.tile.form == PARTIAL:
+        if self.space.is_partial:
             first, last = "first", "last"
             self.line("first = piece * share")
             self.line(f"last = tl.minimum(first + share, {self.space.nx})")
@@ -235,9 +240,9 @@ class _Body:
                 totals.append(f"v{r}")
             else:
                 totals += self.finish_pair(pair)
-        if self.tile.form == PARTIAL:
+        if self.space.is_partial:
             where = f"{self.space.y} * SPLITS + piece" if self.sides.y else "piece"
-            mask = "" if self.tile.one_row or not self.sides.y else ", mask=my"
+            mask = "" if self.space.schedule.rows == 1 or not self.sides.y else ", mask=my"
             for name, total in zip(self.names.outputs, totals, strict=False):
                 self.line(f"tl.store({name} + {where}, {total}{mask})")
 
@@ -250,7 +255,7 @@ class _Body:
 
         `counts`: numbers that become tiles of this `shape` then.
         """
-        whole = f"tl.maximum({last} - {first}, 0)" if self.tile.form == PARTIAL else last
+        whole = f"tl.maximum({last} - {first}, 0)" if self.space.is_partial else last
         rounded = f"{whole} // XB * XB"
         self.line(f"whole = {rounded if first == '0' else f'{first} + {rounded}'}")
         self.space.is_filled = True
@@ -306,7 +311,7 @@ class _Body:
             self.line(f"v{r} = {self.over_tile(v, f't{r}')}")
             top = f"v{r}"
             # A piece may be empty, and a row of -inf alone is known as such only at the end.
-            if self.tile.form == PARTIAL:
+            if self.space.is_partial:
                 self.line(f'less{r} = tl.where(v{r} == float("-inf"), 0.0, v{r})')
                 top = f"less{r}"
             parts = f"sum{r} * {exp}(t{r} - {top})"

@@ -7,47 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ...ir.loop_nest import LoopNest, Scan, Value
+from ...ir.schedule import GpuSchedule
+from ..schedule import Specialisation, sides_of
 from .expr import NARROW, ExpressionWriter, Names, start_of, type_of
-
-WHOLE, LOOPED, PARTIAL = "whole", "looped", "partial"
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """The parameters of a kernel's text other than its loops.
-
-    Attributes:
-        form: WHOLE, LOOPED or PARTIAL.
-        one_row: the tile has one row (YB is 1), so no row lies outside.
-        exact: x is as long as the tile is wide, so no column lies outside.
-        one_column: WHOLE without a reduction: one tile spans x, so blocks are counted along y only.
-        counters: rows begin at whole counters of random numbers, and so do tiles.
-        wide: indices need 64 bits.
-    """
-
-    form: str
-    one_row: bool = False
-    exact: bool = False
-    one_column: bool = False
-    counters: bool = False
-    wide: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Sides:
-    """The axes along the two sides of a tile."""
-
-    y: tuple[int, ...]
-    x: tuple[int, ...]
-
-
-def sides_of(loops: LoopNest) -> Sides:
-    """Which axes are along which side."""
-    axes = tuple(range(len(loops.reduced)))
-    return Sides(loops.kept_axes, loops.reduced_axes) if loops.reduced_axes else Sides(axes[:-1], axes[-1:])
 
 
 class TileSpace:
@@ -55,17 +19,21 @@ class TileSpace:
 
     Attributes:
         flat: tiles have one side only.
+        is_looped: the tile goes along x. is_partial: along one of several pieces.
         is_filled: no column of the current tile lies outside.
         y, x: the names of the indices along the sides. ny, nx: how many elements the sides have.
     """
 
-    def __init__(self, loops: LoopNest, tile: Tile, names: Names) -> None:
+    def __init__(self, loops: LoopNest, schedule: GpuSchedule, facts: Specialisation, names: Names) -> None:
         self.loops = loops
-        self.tile = tile
+        self.schedule = schedule
+        self.facts = facts
         self.names = names
         self.sides = sides_of(loops)
         self.flat = not self.sides.y
-        self.is_filled = tile.exact
+        self.is_looped = bool(loops.reduced_axes) and not schedule.spans
+        self.is_partial = schedule.pieces > 1
+        self.is_filled = schedule.spans and facts.exact
         self.first_column = ""
         sides = (self.sides.y, "y"), (self.sides.x, "x")
         self.y, self.x = (f"i{axes[0]}" if len(axes) == 1 else name for axes, name in sides)
@@ -98,9 +66,7 @@ class TileSpace:
         """Axes of joined sides that some array needs by themselves."""
         arrays = [v.axes for v in self.loops.values if v.op in ("load", "random", "position")]
         arrays += [self.loops.row_axes(v) for v in self.loops.values if v.op == "gather"]
-        arrays += [
-            s.axes for s in self.loops.stores if self.tile.form != PARTIAL or any(a in self.sides.x for a in s.axes)
-        ]
+        arrays += [s.axes for s in self.loops.stores if not self.is_partial or any(a in self.sides.x for a in s.axes)]
         text = " ".join(self.address(axes) for axes in arrays)
         named = {int(a) for a in re.findall(r"\bi(\d+)\b", text)}
         return {a for side in (self.sides.y, self.sides.x) if len(side) > 1 for a in side if a in named}
@@ -120,16 +86,16 @@ class TileSpace:
         """Which part of the space a block has."""
         lines: list[str] = []
         side_y, side_x = self.sides.y, self.sides.x
-        counted = self.tile.form == WHOLE and not self.loops.reduced_axes and not self.tile.one_column
+        counted = not self.loops.reduced_axes and not self.schedule.spans
         for side, name in ((side_y, "ny"), (side_x, "nx")):
             if len(side) > 1:
                 lines.append(f"{name} = {' * '.join(self.names.sizes[a] for a in side)}")
         if not (side_x or side_y):
             return lines
         block = self.names.block or "tl.program_id(0)"
-        block = f"{block}.to(tl.int64)" if self.tile.wide else block
+        block = f"{block}.to(tl.int64)" if self.facts.wide else block
         rows = "[:, None]"
-        if self.tile.form == PARTIAL:
+        if self.is_partial:
             lines.append(f"block = {block}")
             lines.append("piece = block % SPLITS")
             lines.append(f"share = tl.cdiv(tl.cdiv({self.nx}, SPLITS), XB) * XB")
@@ -145,7 +111,7 @@ class TileSpace:
             # A tile of one row needs a side of its own all the same: values have the shape [1, XB].
             first = f"({block}) * YB" if " " in block else f"{block} * YB"
             lines.append(f"{self.y} = {first} + tl.arange(0, YB){rows}")
-            if not self.tile.one_row:
+            if self.schedule.rows > 1:
                 lines.append(f"my = {self.y} < {self.ny}")
             if len(side_y) > 1:
                 lines += self.divided(side_y, "y")
@@ -170,7 +136,7 @@ class TileSpace:
     def mask(self, axes: Sequence[int]) -> str:
         """The mask of a tile's valid elements; empty if all are valid."""
         parts = []
-        if any(a in self.sides.y for a in axes) and not self.tile.one_row:
+        if any(a in self.sides.y for a in axes) and self.schedule.rows > 1:
             parts.append("my")
         if any(a in self.sides.x for a in axes) and not self.is_filled:
             parts.append("mx")
@@ -204,7 +170,8 @@ class TileSpace:
     def by_counters(self, v: Value) -> bool:
         """Whether a random value's tile is made of whole counters, next to one another along x."""
         x = self.sides.x
-        return self.tile.counters and bool(x) and v.axes[-len(x) :] == x
+        are_whole = (self.flat and not self.loops.reduced_axes) or any(self.facts.divisible[a] for a in x)
+        return are_whole and bool(x) and v.axes[-len(x) :] == x
 
 
 class TileValues:
@@ -280,7 +247,7 @@ class TileValues:
             out = f"before{number}"
         else:
             out = f"tl.associative_scan({x}, {axis}, {function}{reverse})"
-        if self.space.tile.form != LOOPED:
+        if not self.space.is_looped:
             return out
         self.writer.line(f"s{number} = total{number} {operator} {out}")
         at = "0" if flat else "1"

@@ -1,7 +1,7 @@
 """Triton kernels that are written by hand, one algorithm a module: what generated loop nests do not do well.
 
-    gemm.py, gemm_tiles.py            matrix products: tiles, split k, persistent kernels with tensor descriptors; the tile table
-    attention.py                      flash attention, forward and backward; its blocks
+    gemm.py                           matrix products: tiles, split k, persistent kernels with tensor descriptors
+    attention.py                      flash attention, forward and backward
     conv.py                           convolutions as implicit GEMM, and their gradients
     strided_copy.py                   copies of boxes, transposes among them
     sort.py                           sorts within a block; sorts of longer rows

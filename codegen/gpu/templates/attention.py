@@ -31,50 +31,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ....graph.core.dtypes import DType, bfloat16, float16, float32
+from ...ir.schedule import GpuProductSchedule
 from ..emit.expr import stored_as
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, TritonKernel, triton_type
+from ..schedule import TURNED, attention_schedules
 from .text import dot, inside, lines, make_kernel
-
-
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """How many positions a program keeps (`own`: queries, or keys where it makes their gradients), and how many it goes along at once."""
-
-    own: int
-    along: int
-    warps: int
-    stages: int
-
-
-# Blocks that keep a program's numbers in registers, likely ones first, by what is computed (`plain` and `masked`: of 16 bits) and the
-# largest size of a head (padded) that they are for: found by compiling for all targets and reading how many registers spilled. A mask's
-# tile takes as many registers as the scores.
-_FORWARD = {
-    ("plain", 64): (Blocks(128, 128, 8, 3), Blocks(128, 64, 8, 3), Blocks(64, 64, 4, 2)),
-    ("plain", 128): (Blocks(128, 64, 8, 3), Blocks(128, 128, 8, 2), Blocks(64, 64, 4, 2)),
-    ("plain", 256): (Blocks(64, 32, 8, 1), Blocks(32, 32, 8, 1)),
-    ("masked", 64): (Blocks(128, 64, 8, 2), Blocks(64, 64, 4, 2)),
-    ("masked", 128): (Blocks(128, 32, 8, 2), Blocks(64, 32, 4, 2)),
-    ("masked", 256): (Blocks(32, 32, 8, 1),),
-    ("float32", 64): (Blocks(64, 32, 8, 2), Blocks(64, 64, 4, 2), Blocks(64, 64, 8, 2)),
-    ("float32", 128): (Blocks(32, 32, 8, 1), Blocks(16, 32, 8, 2)),
-    ("float32", 256): (Blocks(16, 16, 8, 1),),
-}
-_BACKWARD = {
-    ("plain", 64): (Blocks(128, 64, 8, 2), Blocks(64, 64, 4, 2), Blocks(128, 32, 8, 2), Blocks(64, 32, 4, 2)),
-    ("plain", 128): (Blocks(128, 32, 8, 2), Blocks(64, 32, 4, 2), Blocks(128, 64, 8, 1)),
-    ("plain", 256): (Blocks(32, 32, 8, 1), Blocks(32, 16, 8, 1)),
-    ("masked", 64): (Blocks(64, 64, 8, 2), Blocks(64, 64, 4, 2), Blocks(64, 32, 4, 2)),
-    ("masked", 128): (Blocks(64, 32, 8, 2), Blocks(32, 32, 4, 2)),
-    ("masked", 256): (Blocks(32, 32, 8, 1), Blocks(32, 16, 8, 1)),
-    ("float32", 64): (Blocks(64, 32, 8, 1), Blocks(64, 32, 4, 1), Blocks(32, 32, 4, 1)),
-    ("float32", 128): (Blocks(32, 16, 8, 1), Blocks(16, 16, 4, 1)),
-    ("float32", 256): (Blocks(16, 16, 8, 1),),
-}
 
 _ROWS = ("batch", "heads", "queries")
 _EVEN = 16  # rows of what is turned begin at multiples of so many numbers
-_TURNED = 64  # positions that a program turns
 
 
 def attention_sizes(q: Sequence[int], k: Sequence[int], mask: Sequence[int] | None = None) -> dict[str, int] | None:
@@ -103,7 +67,7 @@ def attention(
     mask: DType | None = None,
     tf32: bool = False,
     known: Mapping[str, int] | None = None,
-    at: Sequence[Blocks] | None = None,
+    at: Sequence[GpuProductSchedule] | None = None,
 ) -> list[Routine]:
     """Ways to compute attention, or its gradients for q, k and v. The mask gets no gradient.
 
@@ -114,14 +78,13 @@ def attention(
         mask: element type of what is added to the scores; None: nothing is.
         tf32: products of float32 may be made from 10 bits of each factor.
         known: sizes that never change.
-        at: the blocks to use instead of the usual ones.
+        at: the schedules to use instead of the usual ones.
 
     Raises:
         ValueError: no kernel can do this.
     """
     writer = _Attention(dtype, size, scale, mask, tf32, known or {}, dtype is float32 and not tf32)
-    kind = "float32" if dtype is float32 else "plain" if mask is None else "masked"
-    choice = at or (_BACKWARD if backward else _FORWARD)[kind, max(64, writer.padded)]
+    choice = at or attention_schedules(dtype, writer.padded, masked=mask is not None, backward=backward)
     return [writer.backward(b) if backward else writer.forward(b) for b in choice]
 
 
@@ -150,19 +113,19 @@ class _Attention:
 
     # --- routines ----------------------------------------------------------------------------------------------------
 
-    def forward(self, b: Blocks) -> Routine:
+    def forward(self, b: GpuProductSchedule) -> Routine:
         """The forward kernel."""
-        launch = Launch(self.forward_kernel(b), _grid("queries", b.own))
+        launch = Launch(self.forward_kernel(b), _grid("queries", b.m), b)
         if not self.turned:
             return Routine((launch,))
         return Routine((self.turn("in1", "scratch0", "keys"), launch), (self.scratch("scratch0", "keys"),))
 
-    def backward(self, b: Blocks) -> Routine:
+    def backward(self, b: GpuProductSchedule) -> Routine:
         """The three backward kernels."""
         launches = (
             Launch(self.delta_kernel(), Grid((Count(_ROWS, 32),))),
-            Launch(self.keys_kernel(b), _grid("keys", b.own)),
-            Launch(self.queries_kernel(b), _grid("queries", b.own)),
+            Launch(self.keys_kernel(b), _grid("keys", b.m), b),
+            Launch(self.queries_kernel(b), _grid("queries", b.m), b),
         )
         delta = Scratch("scratch0", "fp32", (Count(_ROWS),))
         if not self.turned:
@@ -188,8 +151,8 @@ class _Attention:
             f"tl.store(there, tl.trans(tile), mask=(columns < SIZE)[:, None] & (rows < {length})[None, :])",
         )
         parameters = self.parameters([source, to], "", ["heads", length])
-        constants = (("BLOCK", _TURNED), ("SIZE", self.size), ("PADDED", self.padded))
-        return Launch(make_kernel("attention_turned", parameters, constants, text), _grid(length, _TURNED))
+        constants = (("BLOCK", TURNED), ("SIZE", self.size), ("PADDED", self.padded))
+        return Launch(make_kernel("attention_turned", parameters, constants, text), _grid(length, TURNED))
 
     # --- pieces ------------------------------------------------------------------------------------------------------
 
@@ -278,10 +241,10 @@ class _Attention:
             *(f"tl.store({to} + {at}, {v}.to({stored_as(self.dtype)}), mask=inside)" for to, v in values.items()),
         ]
 
-    def kernel(self, name: str, b: Blocks, text: str, arrays: Sequence[str], mask: str) -> TritonKernel:
+    def kernel(self, name: str, b: GpuProductSchedule, text: str, arrays: Sequence[str], mask: str) -> TritonKernel:
         """A kernel that has a block of queries or keys and goes along the others."""
         parameters = self.parameters(arrays, mask, ["heads", "queries", "keys"])
-        constants = (("OWN", b.own), ("ALONG", b.along), ("SIZE", self.size), ("PADDED", self.padded))
+        constants = (("OWN", b.m), ("ALONG", b.n), ("SIZE", self.size), ("PADDED", self.padded))
         return make_kernel(name, parameters, constants, text, num_warps=b.warps, num_stages=b.stages)
 
     def along_keys(self, body: Sequence[str], masked_body: Sequence[str]) -> str:
@@ -315,7 +278,7 @@ class _Attention:
 
     # --- kernels -----------------------------------------------------------------------------------------------------
 
-    def forward_kernel(self, b: Blocks) -> TritonKernel:
+    def forward_kernel(self, b: GpuProductSchedule) -> TritonKernel:
         """The result, and lse."""
         has_mask = self.mask is not None
         # scaling after the maximum is one operation with the subtraction: fma(s, factor, -shift)
@@ -381,7 +344,7 @@ class _Attention:
         parameters = self.parameters(["in3", "in5", "scratch0:fp32"], "", ["batch", "heads", "queries"])
         return make_kernel("attention_delta", parameters, (("SIZE", self.size), ("PADDED", self.padded)), text)
 
-    def keys_kernel(self, b: Blocks) -> TritonKernel:
+    def keys_kernel(self, b: GpuProductSchedule) -> TritonKernel:
         """Gradients of a block of keys and values: scores are upright here, keys down and queries across."""
         bound = "(across < queries - start)"
         mask_load = mask_start = ""
@@ -432,7 +395,7 @@ class _Attention:
         arrays = ["in0", "in1", "in2", "in4:fp32", "in5", "scratch0:fp32", *turned, "out1", "out2"]
         return self.kernel("attention_keys", b, text, arrays, "in6")
 
-    def queries_kernel(self, b: Blocks) -> TritonKernel:
+    def queries_kernel(self, b: GpuProductSchedule) -> TritonKernel:
         """Gradients of a block of queries."""
 
         def body(masked: bool) -> list[str]:

@@ -22,33 +22,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ....graph.core.dtypes import DType, bfloat16, float16, float32, float64
 from ....graph.ops.nn.conv_geometry import Window
 from ...ir.loop_nest import TileLoops, plain
-from ...target import H100_MULTIPROCESSORS
+from ...ir.schedule import GpuProductSchedule
 from ..emit.expr import stored_as
-from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, TritonKernel, triton_type
+from ..ir import Count, Grid, Launch, Parameter, Routine, TritonKernel
+from ..schedule import convolution_schedules, filter_schedules
 from .gemm import added
-from .gemm_tiles import Tile
-from .text import Constants, EpilogueWriter, TilePosition, dot, inside, lines, make_kernel, parts_added
+from .text import Constants, EpilogueWriter, TilePosition, address, dot, inside, lines, make_kernel, parts_added
 
 IMAGE = ("images", "height", "width", "channels")
 WINDOW = ("rows", "columns", "top", "left")
 
 
-_HALF = (  # steps of 64: where a pixel lies is computed for each step, which takes as long as 32 products
-    Tile(128, 128, 64, 8, 3),
-    Tile(128, 256, 64, 8, 3),
-    Tile(128, 64, 64, 4, 3),
-    Tile(64, 64, 64, 4, 3),
-    Tile(128, 32, 32, 4, 3),
-    Tile(32, 64, 64, 4, 3),
-)
-_FLOAT = (Tile(128, 64, 32, 8, 3), Tile(64, 64, 32, 4, 3), Tile(128, 32, 16, 4, 3), Tile(32, 32, 32, 4, 3))
-_DOUBLE = (Tile(64, 32, 16, 4, 2), Tile(32, 32, 16, 4, 2))
-_TILES_OF = {float32: _FLOAT, float64: _DOUBLE}
 _FEW_CHANNELS = 16  # below that, a tap's channels do not fill a step
 
 
@@ -61,7 +50,7 @@ def convolution(
     epilogue: TileLoops | None = None,
     tf32: bool = False,
     known: Mapping[str, int] | None = None,
-    at: Sequence[Tile] | None = None,
+    at: Sequence[GpuProductSchedule] | None = None,
 ) -> list[Routine]:
     """Ways to convolve images of shape `data_format` with a filter, or to compute a gradient.
 
@@ -72,36 +61,18 @@ def convolution(
         epilogue: from the result, float32 over the axes of `data_format`, to the outputs. None: rounded to `dtype`. Not for a filter.
         tf32: products of float32 may be made from 10 bits of each factor.
         known: sizes that never change; see `image_sizes` for their names. Multiples of 16 give vector loads.
-        at: the tiles to use instead of the usual ones.
+        at: the schedules to use instead of the usual ones.
 
     Raises:
         ValueError: no kernel can do this.
     """
     work = epilogue or plain(dtype, 4, computed=added(dtype))
-    writer = _Convolution(dtype, window, data_format == "NCHW", work, tf32, known or {})
+    known = known or {}
+    writer = _Convolution(dtype, window, data_format == "NCHW", work, tf32, known)
     if makes == "filter":
-        return [writer.filter(t) for t in at or _filter_tiles(dtype, window, writer.known)]
-    if makes == "image":
-        return [writer.input(t) for t in at or _tiles(dtype, writer.known, "channels")]
-    return [writer.forward(t) for t in at or _tiles(dtype, writer.known, "filters")]
-
-
-def _tiles(dtype: DType, known: Mapping[str, int], across: str) -> list[Tile]:
-    """Likely tiles first: none that is mostly outside the result."""
-    wide = known.get(across, 1 << 14)
-    return [t for t in _TILES_OF.get(dtype, _HALF) if t.n <= 32 or t.n < 2 * wide]
-
-
-def _filter_tiles(dtype: DType, window: Window, known: Mapping[str, int]) -> list[Tile]:
-    """Tiles, with as many programs to a tile as fill a GPU."""
-    high = math.prod(window.taps) * known.get("channels", 64)
-    positions = math.prod(known.get(n, 32) for n in ("images", "rows", "columns"))
-    out = []
-    for t in _tiles(dtype, known, "filters"):
-        count = -(-high // t.m) * -(-known.get("filters", 64) // t.n)
-        splits = max(1, min(2 * H100_MULTIPROCESSORS // count, positions // (4 * t.k), 64))
-        out.append(replace(t, splits=1 << (splits.bit_length() - 1)))
-    return list(dict.fromkeys(out))
+        return [writer.filter(t) for t in at or filter_schedules(dtype, math.prod(window.taps), known)]
+    write, across = (writer.input, "channels") if makes == "image" else (writer.forward, "filters")
+    return [write(t) for t in at or convolution_schedules(dtype, known, across)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,19 +92,15 @@ class _Convolution:
 
     # --- routines ----------------------------------------------------------------------------------------------------
 
-    def filter(self, t: Tile) -> Routine:
+    def filter(self, t: GpuProductSchedule) -> Routine:
         """One kernel that sums, and one that adds the sums."""
         taps = math.prod(self.window.taps)
         # "filter_size" is not a multiple of a tile's rows: rows are counted tap by tap, so that a tile has one tap's channels
         tiles = (Count(("channels",), t.m, times=taps), Count(("filters",), t.n))
-        part = Launch(self.filter_kernel(t), Grid(tiles, (Count((), times=t.splits),)))
+        part = Launch(self.filter_kernel(t), Grid(tiles, (Count((), times=t.splits),)), t)
         if t.splits == 1:
             return Routine((part,))
-        total = parts_added(t.splits, plain(self.dtype, 1, added(self.dtype)), 1, ("filter_size",), self.known)
-        sums = Scratch(
-            "scratch0", triton_type(added(self.dtype).name), (Count((), times=t.splits), Count(("filter_size",)))
-        )
-        return Routine((part, total), (sums,))
+        return parts_added(part, t.splits, plain(self.dtype, 1, added(self.dtype)), 1, ("filter_size",), self.known)
 
     # --- pieces ------------------------------------------------------------------------------------------------------
 
@@ -153,16 +120,15 @@ class _Convolution:
         return f"total = {dot('a', 'b', 'total', self.dtype, self.tf32)}"
 
     def kernel(
-        self, name: str, t: Tile, body: str, sizes: Sequence[str], epilogue: EpilogueWriter | None
+        self, name: str, t: GpuProductSchedule, body: str, sizes: Sequence[str], epilogue: EpilogueWriter | None
     ) -> TritonKernel:
         """A kernel that takes two arrays of our type, writes its epilogue's outputs (or out0), and takes sizes."""
-        arrays = [Parameter(f"in{i}", "*" + triton_type(self.dtype.name), True) for i in range(2)]
+        arrays = [Parameter(f"in{i}", address(self.dtype), True) for i in range(2)]
         if epilogue is not None:
             arrays += [*epilogue.parameters, *epilogue.results()]
-        elif t.splits > 1:
-            arrays.append(Parameter("scratch0", "*" + triton_type(added(self.dtype).name), True))
         else:
-            arrays.append(Parameter("out0", "*" + triton_type(self.dtype.name), True))
+            to, kind = ("scratch0", added(self.dtype)) if t.splits > 1 else ("out0", self.dtype)
+            arrays.append(Parameter(to, address(kind), True))
         parameters = (*arrays, *(Parameter(n, "i32", self.known.get(n, 1) % 16 == 0) for n in sizes))
         window = (*self.window.taps, *self.window.strides, *self.window.dilations)
         constants: Constants = (("BM", t.m), ("BN", t.n), ("BK", t.k))
@@ -182,7 +148,7 @@ class _Convolution:
 
     # --- forward -----------------------------------------------------------------------------------------------------
 
-    def forward(self, t: Tile) -> Routine:
+    def forward(self, t: GpuProductSchedule) -> Routine:
         """One kernel: positions down, filters across."""
         image, result = ("height", "width", "channels"), ("rows", "columns", "filters")
         few = self.known.get("channels", _FEW_CHANNELS) < _FEW_CHANNELS
@@ -206,7 +172,7 @@ class _Convolution:
         )
         grid = Grid((Count(("images", "rows", "columns"), t.m), Count(("filters",), t.n)))
         kernel = self.kernel("convolution", t, body, (*IMAGE, *WINDOW, "filters"), epilogue)
-        return Routine((Launch(kernel, grid),))
+        return Routine((Launch(kernel, grid, t),))
 
     def along_taps(self) -> str:
         """The loop over taps and blocks of channels."""
@@ -253,7 +219,7 @@ class _Convolution:
 
     # --- the input's gradient ----------------------------------------------------------------------------------------
 
-    def input(self, t: Tile) -> Routine:
+    def input(self, t: GpuProductSchedule) -> Routine:
         """One kernel: pixels of one phase down, channels across. Each phase is a row of the grid."""
         image, result = ("height", "width", "channels"), ("rows", "columns", "filters")
         pixel, channel = ("1", "rows * columns") if self.channels_first else ("filters", "1")
@@ -298,7 +264,7 @@ class _Convolution:
         sizes = (*IMAGE, *WINDOW, "filters", "phase_rows", "phase_columns")
         pixels = Count(("images", "phase_rows", "phase_columns"), t.m)
         grid = Grid((pixels, Count(("channels",), t.n)), (Count((), times=math.prod(self.window.strides)),))
-        return Routine((Launch(self.kernel("convolution_input", t, body, sizes, epilogue), grid),))
+        return Routine((Launch(self.kernel("convolution_input", t, body, sizes, epilogue), grid, t),))
 
     def every(self, axis: int) -> int:
         """How many taps from one that sees a pixel to the next."""
@@ -326,7 +292,7 @@ class _Convolution:
 
     # --- the filter's gradient ---------------------------------------------------------------------------------------
 
-    def filter_kernel(self, t: Tile) -> TritonKernel:
+    def filter_kernel(self, t: GpuProductSchedule) -> TritonKernel:
         """Channels of one tap down, filters across, along the positions."""
         image, result = ("height", "width", "channels"), ("rows", "columns", "filters")
         channel = "height * width" if self.channels_first else "1"

@@ -28,12 +28,12 @@ from dataclasses import dataclass, replace
 
 from ....graph.core.dtypes import DType, float32, float64
 from ...ir.loop_nest import TileLoops, plain
+from ...ir.schedule import GpuProductSchedule
 from ..emit.expr import stored_as
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, Target, TritonKernel, triton_type
-from .gemm_tiles import Tile, can_describe, tiles
+from ..schedule import TURNED, can_describe, product_schedules
 from .text import Constants, EpilogueWriter, TilePosition, dot, inside, lines, make_kernel, parts_added
 
-_TURNED = 64  # rows and columns of the piece that a program turns
 _LONG = 1 << 23  # a row this long, times a position in a tile, may not fit 32 bits
 _IMPRECISE = 128  # products of float8 that Hopper may add up before they go to a sum in float32
 
@@ -77,7 +77,7 @@ def matmul(
     prologue_b: TileLoops | None = None,
     tf32: bool = False,
     known: Mapping[str, int] | None = None,
-    at: Sequence[Tile] | None = None,
+    at: Sequence[GpuProductSchedule] | None = None,
 ) -> list[Routine]:
     """Ways to compute a @ b.
 
@@ -90,7 +90,7 @@ def matmul(
         prologue_a, prologue_b: from an operand over ([batch,] m, k), ([batch,] k, n), to the one that is multiplied.
         tf32: products of float32 may be made from 10 bits of each factor.
         known: sizes that never change. Multiples of 16 give vector loads.
-        at: the tiles to use instead of `tiles`.
+        at: the schedules to use instead of `product_schedules`.
 
     Raises:
         ValueError: no kernel can do this.
@@ -106,7 +106,7 @@ def matmul(
     )
     describable = a.size == b.size and can_describe(target, a, (transpose_a, transpose_b), known)
     staged, stored = writer.staged_bytes(target), (a.size, b.size)
-    likely = tiles(left, target, tf32, known, describable, batched, transpose_b, staged, stored) if at is None else at
+    likely = at or product_schedules(left, target, tf32, known, describable, batched, transpose_b, staged, stored)
     return [writer.routine(t) for t in likely]
 
 
@@ -139,7 +139,7 @@ class _Product:
     known: Mapping[str, int]
     second: str = "in1"  # where the second operand is
 
-    def routine(self, tile: Tile) -> Routine:
+    def routine(self, tile: GpuProductSchedule) -> Routine:
         """The kernels for one way to cut."""
         if tile.straight:
             rest = replace(self, transposed=(self.transposed[0], False), second="scratch1")
@@ -150,17 +150,12 @@ class _Product:
         blocks = (Count(("m",), tile.m), Count(("n",), tile.n), Count(("batch",)) if self.batched else Count(()))
         grid = Grid((Count((), times=tile.programs),)) if tile.programs else Grid(blocks)
         if tile.splits == 1:
-            return Routine((Launch(self.product(tile), grid),))
+            return Routine((Launch(self.product(tile), grid, tile),))
         split = replace(grid, y=(Count((), times=tile.splits),))
         names = ("batch", "m", "n") if self.batched else ("m", "n")
         first_input = 2 + sum(len(e.extra) for e in self.prologues if e)
-        total = parts_added(tile.splits, self.epilogue, first_input, names, self.known)
-        sums = Scratch(
-            "scratch0",
-            triton_type(self.added.name),
-            (Count((), times=tile.splits), *(Count((name,)) for name in names)),
-        )
-        return Routine((Launch(self.product(tile), split), total), (sums,))
+        part = Launch(self.product(tile), split, tile)
+        return parts_added(part, tile.splits, self.epilogue, first_input, names, self.known)
 
     @property
     def added(self) -> DType:
@@ -188,8 +183,8 @@ class _Product:
             *(Parameter(name, pointer, True) for name in ("in1", "scratch1")),
             *self.sizes("n", "k", "b_step"),
         )
-        blocks = (Count(("n",), _TURNED), Count(("k",), _TURNED), Count(("batch",)) if self.batched else Count(()))
-        return Launch(make_kernel("matmul_turned", parameters, (("BLOCK", _TURNED),), text), Grid(blocks))
+        blocks = (Count(("n",), TURNED), Count(("k",), TURNED), Count(("batch",)) if self.batched else Count(()))
+        return Launch(make_kernel("matmul_turned", parameters, (("BLOCK", TURNED),), text), Grid(blocks))
 
     @property
     def operands(self) -> tuple[str, str]:
@@ -219,7 +214,7 @@ class _Product:
             else TilePosition(index, sizes, masks)
         )
 
-    def product(self, tile: Tile) -> TritonKernel:
+    def product(self, tile: GpuProductSchedule) -> TritonKernel:
         """The kernel that multiplies, and ends with the epilogue unless sums of several programs are still to be added."""
         even = self.known.get("k", 1) % (tile.k * tile.splits) == 0
         loads, prologues = [], []
@@ -368,7 +363,7 @@ class _Product:
         name = stored_as(epilogue.work.outputs[0])
         return [*computed, f"out0_matrix.store([tile_m * BM, tile_n * BN], {value}.to({name}))"]
 
-    def before_split(self, tile: Tile) -> list[str]:
+    def before_split(self, tile: GpuProductSchedule) -> list[str]:
         """Where this program's share of the inner size begins."""
         if tile.splits == 1:
             return []

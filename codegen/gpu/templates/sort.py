@@ -16,14 +16,14 @@ GPU (`scratch5`), so that one compiled kernel serves all passes.
 from __future__ import annotations
 
 from ....graph.core.dtypes import DType
+from ...target import GPU_BLOCK_ELEMENTS
 from ..emit.expr import NARROW
 from ..ir import Count, Grid, Launch, Routine, Scratch
 from .text import address, make_launch
 
 LONGEST_SORTED = 4096  # elements of a row that is sorted in one block
-_BLOCK = 1024  # elements of a block
 _DIGITS = 16
-_ROW = Grid((Count(("before",)), Count(("length",), _BLOCK)))
+_ROW = Grid((Count(("before",)), Count(("length",), GPU_BLOCK_ELEMENTS)))
 
 _HEAD = """    block = tl.program_id(0).to(tl.int64)
     blocks = tl.cdiv(length, BLOCK)
@@ -84,7 +84,7 @@ def long_sort(dtype: DType) -> Routine:
     key = "*u64" if bits == 64 else "*u32"
     arrays = {"in0": address(dtype), "scratch0": key, "scratch1": "*i32", "scratch5": "*i32"}
     numbers = {"length": "i64"}
-    block = {"BLOCK": _BLOCK}
+    block = {"BLOCK": GPU_BLOCK_ELEMENTS}
     launches = [make_launch("keys", _HEAD + _KEYS.format(wide=wide, word=word), arrays, numbers, block, _ROW)]
     there = {"scratch0": key, "scratch1": "*i32"}
     other = {"scratch2": key, "scratch3": "*i32"}
@@ -104,11 +104,11 @@ def long_sort(dtype: DType) -> Routine:
     for number in range(bits // 4):
         launches += ways[number % 2]
     outputs = {"in0": address(dtype), "scratch1": "*i32", "out0": address(dtype), "out1": "*i32"}
-    take = Grid((Count(("before",)), Count(("k",), _BLOCK)))
+    take = Grid((Count(("before",)), Count(("k",), GPU_BLOCK_ELEMENTS)))
     launches.append(make_launch("take", _TAKE, outputs, {"length": "i64", "k": "i64"}, block, take))
     every = (Count(("before",)), Count(("length",)))
     scratch = [Scratch(n, key[1:] if i % 2 == 0 else "i32", every) for i, n in enumerate([*there, *other])]
-    blocks = Count(("length",), _BLOCK)
+    blocks = Count(("length",), GPU_BLOCK_ELEMENTS)
     scratch += [
         Scratch("scratch4", "i32", (Count(("before",)), blocks, Count((), times=_DIGITS))),
         Scratch("scratch5", "i32", (Count((), times=4),)),

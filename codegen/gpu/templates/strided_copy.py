@@ -20,15 +20,12 @@ from dataclasses import dataclass
 
 from ....graph.core.dtypes import DType
 from ...fusion.table_loops import filled as filled_with
+from ...ir.schedule import GpuSchedule
 from ..emit.expr import Names
-from ..emit.schedules import launches
+from ..emit.launches import launches
 from ..ir import Count, Grid, Launch, Parameter, Routine, triton_type
+from ..schedule import FLAT_COPY, copy_schedules
 from .text import Constants, lines, make_kernel
-
-_BLOCK = 1024
-_FLAT = (0, 0, 4)
-_TILES = ((32, 64, 4), (64, 64, 8), (16, 256, 8))  # along the axis that is written along, and the other; warps
-_NARROW = 16  # elements of an axis below which tiles along it are mostly empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +74,7 @@ def moves(dtype: DType, boxes: Sequence[Move], filled: int = 0) -> tuple[list[Ro
         for a, axis in enumerate(box.axes):
             sizes |= {f"{name}{j}_{a}": value for name, value in zip("ost", axis, strict=True)}
         sizes |= {f"f{j}": box.begin, f"g{j}": box.end}
-    is_narrow = any(box.axes[a][0] < _NARROW for box in joined if len(box.axes) > 1 for a in _sides(box))
-    ways = (_FLAT, *_TILES) if is_narrow else (*_TILES, _FLAT)
+    ways = copy_schedules([box.axes[a][0] for box in joined if len(box.axes) > 1 for a in _sides(box)])
     made = [(*first, *(_move(pointer, box, j, sizes, way) for j, box in enumerate(joined))) for way in ways]
     return [Routine(launches) for launches in dict.fromkeys(made)], sizes
 
@@ -89,17 +85,18 @@ def _sides(box: Move) -> tuple[int, int]:
     return last, next((a for a in range(last) if abs(box.axes[a][1]) == 1), last - 1)
 
 
-def _move(pointer: str, box: Move, j: int, sizes: Mapping[str, int], way: tuple[int, int, int]) -> Launch:
+def _move(pointer: str, box: Move, j: int, sizes: Mapping[str, int], way: GpuSchedule) -> Launch:
     rank = len(box.axes)
-    wide, high, warps = way if rank > 1 else _FLAT
+    way = way if rank > 1 else FLAT_COPY
+    wide, high = way.columns, way.rows
     counted = [f"o{j}_{a}" for a in range(rank)]
-    whole = "i32" if math.prod(size for size, _, _ in box.axes) + _BLOCK < 2**31 else "i64"
+    whole = "i32" if math.prod(size for size, _, _ in box.axes) + wide < 2**31 else "i64"
 
     def step(name: str, a: int, place: str) -> str:
         return place if sizes[f"{name}{j}_{a}"] == 1 else f"{place} * {name}{j}_{a}"
 
     source, target = f"in{box.source} + f{j}", f"out{box.target} + g{j}"
-    if wide:
+    if high > 1:
         along, across = _sides(box)
         others = [a for a in range(rank) if a not in (along, across)]
         constants: Constants = (("WIDE", wide), ("HIGH", high))
@@ -117,7 +114,7 @@ def _move(pointer: str, box: Move, j: int, sizes: Mapping[str, int], way: tuple[
             f"inside = (i < {counted[along]}) & (j < {counted[across]})",
         ]
     else:
-        others, constants, grid = list(range(rank)), (("BLOCK", _BLOCK),), Grid((Count(tuple(counted), _BLOCK),))
+        others, constants, grid = list(range(rank)), (("BLOCK", wide),), Grid((Count(tuple(counted), wide),))
         first = "tl.program_id(0)" if whole == "i32" else "tl.program_id(0).to(tl.int64)"
         begin = [
             f"i = {first} * BLOCK + tl.arange(0, BLOCK)",
@@ -137,4 +134,4 @@ def _move(pointer: str, box: Move, j: int, sizes: Mapping[str, int], way: tuple[
         *(Parameter(name, pointer, True) for name in (f"in{box.source}", f"out{box.target}")),
         *(Parameter(n, whole if n[0] == "o" else "i64", sizes[n] % 16 == 0) for n in used),
     )
-    return Launch(make_kernel("move", parameters, constants, body, num_warps=warps, num_stages=1), grid)
+    return Launch(make_kernel("move", parameters, constants, body, num_warps=way.warps, num_stages=1), grid, way)

@@ -41,13 +41,13 @@ from ...fusion.table_loops import (
     rows_of,
 )
 from ...ir.loop_nest import LoopNest
+from ...target import GPU_BLOCK_ELEMENTS
 from ..emit.expr import Names, start_of, type_of
-from ..emit.schedules import candidates, launches, one_after_another
+from ..emit.launches import candidates, launches, one_after_another
 from ..ir import Count, Grid, Launch, Routine, Scratch, triton_type
 from .text import address, make_launch
 
 ADDED = (float32, float64, int32, int64, uint32, uint64)  # what memory can add
-_TILE = 1024  # elements of a piece of a row
 
 _IN_TURN = """    block = tl.program_id(0).to(tl.int64)
     across = tl.cdiv(after, XB)
@@ -255,7 +255,7 @@ def _in_turn(
     kind: str, dtype: DType, index: DType, coordinates: str, updates: str, after: int, start: str, *, single: bool
 ) -> Launch:
     """The kernel in which owners go through all occurrences of their rows. `start`: what these begin with; empty: what is there."""
-    across = min(_TILE, max(32, min(256, 1 << max(after - 1, 0).bit_length())))
+    across = min(GPU_BLOCK_ELEMENTS, max(32, min(256, 1 << max(after - 1, 0).bit_length())))
     body = _IN_TURN.format(
         coordinates=coordinates,
         update=f"{updates} + (row + column) * 0" if single else f"{updates} + row * after + column",

@@ -10,8 +10,8 @@ from ....graph.core.dtypes import DType, float32, float64
 from ...ir.loop_nest import LoopNestBuilder, TileLoops, Value
 from ..emit.device_math import functions as math_functions
 from ..emit.expr import NARROW, ExpressionWriter, Names, stored_as
-from ..emit.schedules import launches
-from ..ir import HEADER, Grid, Launch, Parameter, TritonKernel, triton_type
+from ..emit.launches import launches
+from ..ir import HEADER, Count, Grid, Launch, Parameter, Routine, Scratch, TritonKernel, triton_type
 
 Constants = tuple[tuple[str, bool | int | float | str], ...]
 
@@ -184,9 +184,9 @@ class EpilogueWriter:
 
 
 def parts_added(
-    splits: int, work: TileLoops, first_input: int, sizes: Sequence[str], known: Mapping[str, int]
-) -> Launch:
-    """Adds what `splits` programs left in scratch0, always in the same order, and does the work on the sums.
+    part: Launch, splits: int, work: TileLoops, first_input: int, sizes: Sequence[str], known: Mapping[str, int]
+) -> Routine:
+    """`part`, of which `splits` blocks leave a sum each in scratch0, and a kernel that adds these in order and does the work on the sums.
 
     `first_input`: as of `EpilogueWriter`. `sizes`: of the work's axes, by name.
     """
@@ -203,4 +203,6 @@ def parts_added(
     writer = EpilogueWriter(work, first_input)
     inputs, outputs = (tuple(p.name for p in parameters) for parameters in (writer.parameters, writer.results()))
     names = Names(("scratch0", *inputs), outputs, (str(splits), *sizes))
-    return launches(builder.finish(join=False)[0], names, [splits, *(known.get(name, 1) for name in sizes)])[0]
+    total = launches(builder.finish(join=False)[0], names, [splits, *(known.get(name, 1) for name in sizes)])[0]
+    count = (Count((), times=splits), *(Count((name,)) for name in sizes))
+    return Routine((part, total), (Scratch("scratch0", triton_type(work.loops.loads[0].dtype.name), count),))

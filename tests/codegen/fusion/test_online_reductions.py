@@ -7,7 +7,8 @@ import pytest
 from kernel_runner import run_routine
 
 from dovetail.codegen.fusion.range_analysis import SOFTMAX, VARIANCE, pairs_of
-from dovetail.codegen.gpu.emit.schedules import Specialisation, routines
+from dovetail.codegen.gpu.emit.launches import routines
+from dovetail.codegen.gpu.schedule import Specialisation
 from dovetail.codegen.ir.loop_nest import LoopNest, LoopNestBuilder
 from dovetail.graph.core.dtypes import float32
 

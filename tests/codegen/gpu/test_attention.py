@@ -8,7 +8,8 @@ import pytest
 from kernel_checks import TARGETS, compiles, run
 
 from dovetail.codegen.gpu.ir import SM80, SM90, Target
-from dovetail.codegen.gpu.templates.attention import Blocks, attention, attention_sizes
+from dovetail.codegen.gpu.templates.attention import attention, attention_sizes
+from dovetail.codegen.ir.schedule import GpuProductSchedule
 from dovetail.graph.core.dtypes import DType, bfloat16, float16, float32, int32
 
 pytest.importorskip("triton")
@@ -16,7 +17,7 @@ pytest.importorskip("triton")
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("own_cache")]
 
 
-SMALL = Blocks(16, 32, 4, 2)
+SMALL = GpuProductSchedule(16, 32, 0, 4, 2)
 
 
 @dataclass(frozen=True)

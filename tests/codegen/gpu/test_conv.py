@@ -10,8 +10,8 @@ from kernel_checks import TARGETS, check, compiles, run
 from dovetail.codegen.fusion.window_loops import image_sizes
 from dovetail.codegen.gpu.ir import SM90, Target
 from dovetail.codegen.gpu.templates.conv import convolution
-from dovetail.codegen.gpu.templates.gemm_tiles import Tile
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder, TileLoops
+from dovetail.codegen.ir.schedule import GpuProductSchedule
 from dovetail.graph.core.dtypes import DType, bfloat16, float16, float32, float64, int32
 from dovetail.graph.ops.nn.conv_geometry import Window
 
@@ -20,7 +20,7 @@ pytest.importorskip("triton")
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("own_cache")]
 
 
-SMALL = [Tile(32, 16, 16, 4, 2)]
+SMALL = [GpuProductSchedule(32, 16, 16, 4, 2)]
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,9 @@ def test_numbers(case: Case, data_format: str) -> None:
 
     for splits in (1, 2):
         out = np.full_like(w, np.nan)
-        (of_filter,) = convolution(dtype, window, "filter", **options, at=[Tile(16, 16, 32, 4, 2, splits)])
+        (of_filter,) = convolution(
+            dtype, window, "filter", **options, at=[GpuProductSchedule(16, 16, 32, 4, 2, splits)]
+        )
         run(of_filter, {"in0": laid_x, "in1": laid_dy, "out0": out}, sizes)
         check(out, dw, DIGITS[dtype.name], f"the filter's gradient, {splits} parts")
 

@@ -17,8 +17,9 @@ import dovetail as dt
 from dovetail.codegen.check import agree
 from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.gpu.emit.expr import rows_in
-from dovetail.codegen.gpu.emit.schedules import Specialisation, routines, specialise
+from dovetail.codegen.gpu.emit.launches import routines
 from dovetail.codegen.gpu.ir import SM80, SM90, Routine
+from dovetail.codegen.gpu.schedule import Specialisation, specialise
 from dovetail.codegen.ir.fused_kernel import FusedKernel
 from dovetail.codegen.ir.loop_nest import LoopNest, LoopNestBuilder
 from dovetail.codegen.ir.partition import PartitionGraph

@@ -13,10 +13,11 @@ import pytest
 from kernel_checks import TARGETS, check, compiles, run
 
 from dovetail.codegen.gpu.ir import SM80, SM90, SM100, Target
+from dovetail.codegen.gpu.schedule import product_schedules
 from dovetail.codegen.gpu.templates.gemm import matmul, product_sizes
-from dovetail.codegen.gpu.templates.gemm_tiles import Tile, tiles
 from dovetail.codegen.gpu.toolchain.compile import compile_kernel
 from dovetail.codegen.ir.loop_nest import BINARY, UNARY, LoopNestBuilder, TileLoops
+from dovetail.codegen.ir.schedule import GpuProductSchedule
 from dovetail.graph.core.dtypes import (
     DType,
     bfloat16,
@@ -35,7 +36,7 @@ pytest.importorskip("triton")
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("own_cache")]
 
 
-SMALL = Tile(16, 32, 16, 4, 3)
+SMALL = GpuProductSchedule(16, 32, 16, 4, 3)
 RNG = np.random.default_rng(7)
 
 
@@ -78,7 +79,7 @@ def test_products(dtype: DType, flips: tuple[bool, bool]) -> None:
 @pytest.mark.parametrize("stacks", [(3, 3), (1, 3), (3, 1)])
 def test_stacks_and_splits(stacks: tuple[int, int], splits: int) -> None:
     a, b = values(float32, stacks[0], 21, 70), values(float32, stacks[1], 33, 70)
-    tile = Tile(16, 32, 16, 4, 3, splits)
+    tile = GpuProductSchedule(16, 32, 16, 4, 3, splits)
     (routine,) = matmul(float32, float32, target=SM90, transpose_b=True, batched=True, at=[tile])
     out = np.full((3, 21, 33), np.nan, np.float32)
     run(routine, {"in0": a, "in1": b, "out0": out}, product_sizes(a.shape, b.shape, False, True))
@@ -93,7 +94,7 @@ def test_second_operands_that_are_turned_first(flip: bool, splits: int, stacks: 
     a, b = values(float32, *((k, m) if flip else (m, k))), values(float32, n, k)
     if stacks is not None:
         a, b = values(float32, stacks[0], *a.shape), values(float32, stacks[1], *b.shape)
-    tile = Tile(16, 32, 16, 4, 3, splits, straight=True)
+    tile = GpuProductSchedule(16, 32, 16, 4, 3, splits, straight=True)
     (routine,) = matmul(
         float32, float32, target=SM90, transpose_a=flip, transpose_b=True, batched=stacks is not None, at=[tile]
     )
@@ -111,7 +112,7 @@ def test_described_operands(flips: tuple[bool, bool], batched: bool, splits: int
     stack = (2,) if batched else ()
     a = values(bfloat16, *stack, *((k, m) if flips[0] else (m, k)))
     b = values(bfloat16, *stack, *((n, k) if flips[1] else (k, n)))
-    tile = Tile(32, 32, 32, 4, 3, splits, described=True)
+    tile = GpuProductSchedule(32, 32, 32, 4, 3, splits, described=True)
     known = {"m": m, "n": n, "k": k}
     (routine,) = matmul(
         bfloat16, bfloat16, target=SM90, transpose_a=flips[0], transpose_b=flips[1], batched=batched, known=known, at=[tile]
@@ -126,7 +127,7 @@ def test_described_operands(flips: tuple[bool, bool], batched: bool, splits: int
 def test_programs_that_make_several_tiles(flips: tuple[bool, bool], n: int) -> None:
     m, k = 80, 48
     a, b = values(bfloat16, *((k, m) if flips[0] else (m, k))), values(bfloat16, *((n, k) if flips[1] else (k, n)))
-    tile = Tile(32, 32, 32, 4, 3, described=True, programs=4)  # of 9 tiles
+    tile = GpuProductSchedule(32, 32, 32, 4, 3, described=True, programs=4)  # of 9 tiles
     (routine,) = matmul(
         bfloat16, bfloat16, target=SM90, transpose_a=flips[0], transpose_b=flips[1], known={"m": m, "n": n, "k": k}, at=[tile]
     )  # fmt: skip
@@ -175,7 +176,7 @@ def test_epilogue_with_two_outputs(dtype: DType, batched: bool, splits: int) -> 
     stack = (2,) if batched else ()
     a, b = values(dtype, *stack, 20, 40), values(dtype, *stack, 40, 37)
     bias, residual = values(float32, 37), values(dtype, *stack, 20, 37)
-    tile = Tile(16, 32, 16, 4, 3, splits)
+    tile = GpuProductSchedule(16, 32, 16, 4, 3, splits)
     (routine,) = matmul(dtype, dtype, target=SM90, batched=batched, epilogue=dense_layer(dtype, batched), at=[tile])
     outs = [np.full((*stack, 20, 37), np.nan, dtype.np) for _ in range(2)]
     arrays = {"in0": a, "in1": b, "in2": bias, "in3": residual, "out0": outs[0], "out1": outs[1]}
@@ -224,7 +225,7 @@ def test_prologues(flips: tuple[bool, bool], batched: bool) -> None:
     rows, columns = values(float32, m), values(float32, n)
     (routine,) = matmul(
         float32, float32, target=SM90, transpose_a=flips[0], transpose_b=flips[1], batched=batched,
-        prologue_a=of_a, prologue_b=of_b, at=[Tile(16, 32, 16, 4, 3)],
+        prologue_a=of_a, prologue_b=of_b, at=[GpuProductSchedule(16, 32, 16, 4, 3)],
     )  # fmt: skip
     out = np.full((*stack, m, n), np.nan, np.float32)
     run(
@@ -252,22 +253,22 @@ def test_which_operands_are_described() -> None:
 
 
 def test_tiles_fit_the_problem() -> None:
-    few_rows = tiles(bfloat16, SM90, False, {"m": 8, "n": 4096, "k": 4096})
+    few_rows = product_schedules(bfloat16, SM90, False, {"m": 8, "n": 4096, "k": 4096})
     assert {t.m for t in few_rows} == {16}
     assert max(t.splits for t in few_rows) > 1, "64 tiles leave most of a GPU idle"
-    large = tiles(bfloat16, SM90, False, {"m": 8192, "n": 8192, "k": 8192})
+    large = product_schedules(bfloat16, SM90, False, {"m": 8192, "n": 8192, "k": 8192})
     assert large[0].m * large[0].n >= 128 * 128
     assert all(t.splits == 1 for t in large)
-    layer = tiles(float32, SM90, False, {"m": 64, "n": 1024, "k": 784, "batch": 1})
+    layer = product_schedules(float32, SM90, False, {"m": 64, "n": 1024, "k": 784, "batch": 1})
     blocks = [-(-64 // t.m) * (1024 // t.n) * t.splits for t in layer]
     assert max(blocks) >= 128, "an exact product of few rows fills the GPU, too"
     for rows, first in ((4096, True), (64, False)):
-        turned = tiles(float32, SM90, False, {"m": rows, "n": 1024, "k": 1024}, turned=True)
+        turned = product_schedules(float32, SM90, False, {"m": rows, "n": 1024, "k": 1024}, turned=True)
         assert turned[0].straight == first and any(t.straight for t in turned[:6])
         assert not all(t.straight for t in turned[:6])
     for target in (SM80, SM90, SM100):
         for dtype, tf32 in ((float32, False), (float32, True), (bfloat16, False)):
-            assert len(tiles(dtype, target, tf32, {})) >= 3
+            assert len(product_schedules(dtype, target, tf32, {})) >= 3
 
 
 @pytest.mark.parametrize("target", [SM80], ids=str)
@@ -314,7 +315,7 @@ def dropout(dtype: DType) -> TileLoops:
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 def test_compiles(target: Target) -> None:
     known = {"n": 1024, "k": 4096}
-    half = Tile(64, 64, 64, 4, 2, 2)
+    half = GpuProductSchedule(64, 64, 64, 4, 2, 2)
     (routine,) = matmul(
         bfloat16,
         bfloat16,
@@ -332,7 +333,7 @@ def test_compiles(target: Target) -> None:
         *matmul(bfloat16, bfloat16, target=target, epilogue=dropout(bfloat16), known=known, at=[half]),
     ]
     if target in (SM90, SM100):
-        described = Tile(128, 128, 64, 8, 3, described=True, programs=132 if target is SM90 else 0)
+        described = GpuProductSchedule(128, 128, 64, 8, 3, described=True, programs=132 if target is SM90 else 0)
         known |= {"m": 4096}
         made += [
             matmul(bfloat16, bfloat16, target=target, transpose_a=True, known=known, at=[described])[0],
@@ -401,7 +402,7 @@ def at_edge(op: str, operands: list[Any], dtype: DType) -> Any:
     args += [build.load(1 + (not wide) + i, dtype, [0, 1]) for i in range(len(operands) - 1)]
     build.store(build.apply(op, *args), [0, 1])
     edge = TileLoops(*build.finish())
-    (routine,) = matmul(float32, float32, target=SM90, epilogue=edge, at=[Tile(16, 32, 16, 4, 3)])
+    (routine,) = matmul(float32, float32, target=SM90, epilogue=edge, at=[GpuProductSchedule(16, 32, 16, 4, 3)])
     out = np.zeros((16, 32), edge.outputs[0].np)
     first = operands[0] if wide else np.zeros((16, 32), np.float32)
     arrays = {"in0": np.eye(16, dtype=np.float32), "in1": first, "out0": out}

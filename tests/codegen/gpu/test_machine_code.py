@@ -6,8 +6,9 @@ import machine_code
 import pytest
 from machine_code import Code, Facts, facts_of_code, one_line, parsed
 
-from dovetail.codegen.gpu.emit.schedules import routines, specialise
+from dovetail.codegen.gpu.emit.launches import routines
 from dovetail.codegen.gpu.ir import HEADER, SM90, Parameter, TritonKernel
+from dovetail.codegen.gpu.schedule import specialise
 from dovetail.codegen.gpu.toolchain.compile import compile_kernel
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.graph.core.dtypes import float32

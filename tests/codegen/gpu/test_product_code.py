@@ -15,8 +15,8 @@ from dovetail.codegen.gpu.ir import SM90, Routine
 from dovetail.codegen.gpu.templates.attention import attention
 from dovetail.codegen.gpu.templates.conv import convolution
 from dovetail.codegen.gpu.templates.gemm import matmul
-from dovetail.codegen.gpu.templates.gemm_tiles import Tile
 from dovetail.codegen.gpu.toolchain.compile import compile_kernel
+from dovetail.codegen.ir.schedule import GpuProductSchedule
 from dovetail.graph.core.dtypes import DType, bfloat16, float32
 from dovetail.graph.ops.nn.conv_geometry import Window
 
@@ -74,9 +74,11 @@ def test_few_rows_keep_memory_busy() -> None:
     )
 
 
-@pytest.mark.parametrize("tile", [Tile(128, 128, 16, 8, 3), Tile(64, 128, 16, 4, 3)], ids=str)
+@pytest.mark.parametrize(
+    "tile", [GpuProductSchedule(128, 128, 16, 8, 3), GpuProductSchedule(64, 128, 16, 4, 3)], ids=str
+)
 @pytest.mark.parametrize("straight", [False, True])
-def test_exact_products(tile: Tile, straight: bool) -> None:
+def test_exact_products(tile: GpuProductSchedule, straight: bool) -> None:
     """At least 85 of 100 instructions multiply and add, and a vector from shared memory serves 12 of them."""
     (routine,) = matmul(
         float32, float32, target=SM90, transpose_b=straight, known={"m": 4096, "n": 1024, "k": 1024},

@@ -12,10 +12,10 @@ from dovetail.codegen.gpu.templates import tables
 from dovetail.codegen.gpu.templates.attention import attention
 from dovetail.codegen.gpu.templates.conv import convolution
 from dovetail.codegen.gpu.templates.gemm import matmul
-from dovetail.codegen.gpu.templates.gemm_tiles import Tile
 from dovetail.codegen.gpu.templates.sort import sort
 from dovetail.codegen.gpu.templates.strided_copy import Move, moves
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder, TileLoops
+from dovetail.codegen.ir.schedule import GpuProductSchedule
 from dovetail.graph.core.dtypes import bfloat16, float32, int32
 from dovetail.graph.ops.nn.conv_geometry import Window
 
@@ -35,7 +35,7 @@ def dense_layer() -> Routine:
         target=SM90,
         epilogue=edge,
         known={"n": 512, "k": 1024},
-        at=[Tile(64, 64, 64, 4, 3, splits=2)],
+        at=[GpuProductSchedule(64, 64, 64, 4, 3, splits=2)],
     )[0]
 
 

@@ -9,8 +9,9 @@ from gpu_programs import ops
 from kernel_checks import compiles
 
 import dovetail as dt
-from dovetail.codegen.gpu.emit.schedules import routines, specialise
+from dovetail.codegen.gpu.emit.launches import routines
 from dovetail.codegen.gpu.ir import SM80, SM90, SM100
+from dovetail.codegen.gpu.schedule import specialise
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.graph.core.dtypes import bfloat16, float8_e4m3fn, float8_e5m2, float32
 

@@ -1,0 +1,76 @@
+"""Schedules: how a loop nest or a product runs on a machine. A schedule is a value that prints; the machine's code generator chooses it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# --- GPUs ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSchedule:
+    """How a GPU runs a loop nest (`codegen/gpu/schedule.py` chooses): each block makes a tile of rows x columns. Prints as one line:
+
+        tiles of 4x256, whole rows, 4 warps
+
+    Columns go along the reduced axes, or, where nothing is reduced, along the last axis; rows along the others.
+
+    Attributes:
+        rows, columns: elements of a tile. Without another axis there is one row.
+        warps: of a block.
+        spans: a tile has all columns. Else it goes along those that are reduced, once for each stage of reductions; where nothing is
+            reduced, tiles lie beside one another.
+        pieces: how many blocks share a row that is reduced. Then only the first stage is done, and another kernel reduces its totals.
+    """
+
+    rows: int
+    columns: int
+    warps: int = 4
+    spans: bool = False
+    pieces: int = 1
+
+    def __str__(self) -> str:
+        parts = [f"tiles of {self.rows}x{self.columns}"] + ["whole rows"] * self.spans
+        return ", ".join(parts + [f"{self.pieces} pieces of rows"] * (self.pieces > 1) + [_warps(self.warps)])
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProductSchedule:
+    """How a GPU makes a product: each block makes tiles of m x n, in steps of k along the inner size. Prints as one line:
+
+        tiles of 128x64x32, 4 warps, 3 stages
+
+    Attention is a product of queries (m) and keys (n), whose inner size, a head, is not cut: k is 0.
+
+    Attributes:
+        m, n, k: elements along each side of a tile.
+        warps: of a block.
+        stages: of operand tiles that are loaded ahead.
+        splits: how many blocks share a tile of the result, each with a part of the inner size.
+        described: operand tiles are fetched by the GPU's copy engine (TMA), from a description of the matrix, instead of by
+            addresses that threads compute. From sm_90 on; rows in memory must begin at multiples of 16 bytes.
+        programs: how many blocks share all tiles, each making several; 0: a block for each tile. Operands are described.
+        straight: the second operand, which is stored transposed, is first transposed in memory.
+    """
+
+    m: int
+    n: int
+    k: int
+    warps: int
+    stages: int
+    splits: int = 1
+    described: bool = False
+    programs: int = 0
+    straight: bool = False
+
+    def __str__(self) -> str:
+        sides = "x".join(str(side) for side in (self.m, self.n, self.k) if side)
+        parts = [f"tiles of {sides}", _warps(self.warps), f"{self.stages} stage{'s' * (self.stages != 1)}"]
+        parts += [f"k split over {self.splits} blocks"] * (self.splits > 1)
+        parts += ["by the copy engine"] * self.described
+        parts += [f"{self.programs} persistent blocks"] * (self.programs > 0)
+        return ", ".join(parts + ["second operand transposed first"] * self.straight)
+
+
+def _warps(count: int) -> str:
+    return f"{count} warp{'s' * (count != 1)}"
