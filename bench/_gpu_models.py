@@ -99,7 +99,7 @@ def dovetail(model: str, batch: int) -> Step:
     class Math(_Math):
         relu, gelu, matmul = dt.nn.relu, dt.nn.gelu, dt.matmul
         softmax, log_softmax = dt.nn.softmax, dt.nn.log_softmax
-        rsqrt, reshape, total = dt.rsqrt, dt.reshape, dt.reduce_sum
+        rsqrt, reshape, total = dt.math.rsqrt, dt.reshape, dt.reduce_sum
 
         @staticmethod
         def mean(x: Any) -> Any:

@@ -35,7 +35,7 @@ def _programs() -> dict[str, Callable[[Any, Any, Any], Any]]:
         return dt.nn.conv2d(picture(x), filters(w), [1, 2, 2, 1], "SAME")
 
     return {
-        "pointwise chain": lambda x, y, w: dt.tanh(x * y) + dt.exp(-x * x),
+        "pointwise chain": lambda x, y, w: dt.nn.tanh(x * y) + dt.exp(-x * x),
         "sums of rows": lambda x, y, w: dt.reduce_sum(x * y, 1),
         "sums of columns": lambda x, y, w: dt.reduce_sum(x * y, 0),
         "sum of all": lambda x, y, w: dt.reduce_sum(dt.exp(x)),
@@ -54,7 +54,7 @@ def _programs() -> dict[str, Callable[[Any, Any, Any], Any]]:
         "convolution": convolution,
         "convolution's gradients": lambda x, y, w: dt.gradients(dt.reduce_sum(convolution(x, y, w) ** 2.0), [w])[0],
         "pooling": lambda x, y, w: dt.nn.max_pool(picture(x), [1, 2, 2, 1], [1, 2, 2, 1], "SAME"),
-        "running sums": lambda x, y, w: dt.cumsum(x, 1),
+        "running sums": lambda x, y, w: dt.math.cumsum(x, 1),
         "largest": lambda x, y, w: dt.nn.top_k(x, 20)[0],
         "places of the largest": lambda x, y, w: dt.cast(dt.argmax(x, 1), dt.float32),
         "long sort": lambda x, y, w: dt.sort(dt.reshape(x, [3, -1])),
@@ -66,7 +66,7 @@ def _programs() -> dict[str, Callable[[Any, Any, Any], Any]]:
             *(dt.cast(dt.cast(v, dt.dtypes.float8_e4m3fn), dt.float32) for v in (x, w))
         ),
         "scattered rows": lambda x, y, w: dt.tensor_scatter_nd_max(x, rows[:, None], y),
-        "random numbers": lambda x, y, w: dt.random_uniform([1000], seed=3) + dt.random_normal([1000], seed=4),
+        "random numbers": lambda x, y, w: dt.random.uniform([1000], seed=3) + dt.random.normal([1000], seed=4),
     }
 
 
@@ -81,7 +81,7 @@ def numbers(quick: bool) -> Iterator[Case]:
         results = []
         for where in ("/gpu:0", "/cpu:0"):
             with dt.Graph().as_default() as graph, dt.device(where):
-                dt.set_random_seed(5)
+                dt.random.set_random_seed(5)
                 given = [dt.placeholder(dt.float32, v.shape) for v in values]
                 out = make(*given)
             with dt.Session(graph=graph) as session:

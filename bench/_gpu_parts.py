@@ -98,7 +98,7 @@ def _chain() -> Iterator[Row]:
 
     def make(x: Any) -> Any:
         for _ in range(CHAIN // 2):
-            x = dt.transpose(dt.cumsum(x, 1))
+            x = dt.transpose(dt.math.cumsum(x, 1))
         return x
 
     each = step_seconds(make, np.zeros((16, 16), np.float32)) / CHAIN
@@ -122,11 +122,11 @@ def memory(quick: bool) -> Iterator[Case]:
         yield row(f"{name}, {shape[0]} x {shape[1]} float32", "GB/s", speed, copy, "copy", target)
 
     def gelu(x: Any) -> Any:
-        return 0.5 * x * (1.0 + dt.tanh(0.7978845608 * (x + 0.044715 * x * x * x)))
+        return 0.5 * x * (1.0 + dt.nn.tanh(0.7978845608 * (x + 0.044715 * x * x * x)))
 
     def normalised(x: Any) -> Any:
         centred = x - dt.reduce_mean(x, 1, keepdims=True)
-        return centred * dt.rsqrt(dt.reduce_mean(centred * centred, 1, keepdims=True) + 1e-5)
+        return centred * dt.math.rsqrt(dt.reduce_mean(centred * centred, 1, keepdims=True) + 1e-5)
 
     # Each row once: what is read and written is what a copy does. Rows are added to zeros, which are written before.
     places = np.random.default_rng(0).permutation(shape[0]).astype(np.int32)
@@ -140,7 +140,7 @@ def memory(quick: bool) -> Iterator[Case]:
         "sums of columns": (lambda x: dt.reduce_sum(x, 0), 1, good),
         "softmax of rows": (dt.nn.softmax, 2, good),
         "layer norm of rows": (normalised, 2, good),
-        "running sums of rows": (lambda x: dt.cumsum(x, 1), 2, ""),
+        "running sums of rows": (lambda x: dt.math.cumsum(x, 1), 2, ""),
         "transpose": (lambda x: dt.transpose(x), 2, ""),
         "rows looked up at random": (lambda x: dt.gather(x, dt.constant(places)) * 2.0, 2, ""),
         "rows added at random": (

@@ -65,14 +65,14 @@ def dovetail(backend: str) -> Callable[[str], Callable[[], Any]]:
             value = {"gelu": vector, "softmax": matrix, "tiny": lambda: np.ones(TINY, np.float32)}[workload]()
             x = dt.placeholder(dt.float32, [None, *value.shape[1:]])
             if workload == "gelu":
-                y = 0.5 * x * (1 + dt.tanh(C * (x + 0.044715 * x * x * x)))
+                y = 0.5 * x * (1 + dt.nn.tanh(C * (x + 0.044715 * x * x * x)))
             elif workload == "softmax":
                 y = dt.nn.softmax(x)
             else:
                 x = dt.placeholder(dt.float32, [TINY])
                 y = x
                 for _ in range(20):
-                    y = dt.tanh(y * 0.5) + x
+                    y = dt.nn.tanh(y * 0.5) + x
         session = dt.Session(graph=graph, config=config)
         if backend == "auto":
             session.warmup(y, [x])

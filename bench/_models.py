@@ -108,7 +108,7 @@ def dovetail(model: str, config: Any, warm: bool) -> Callable[[], Any]:
             x, w = dt.placeholder(dt.float32, sequences.shape), dt.Variable(kernel)
             loss = unrolled(
                 dt.unstack(x, axis=1), w.value(), lambda parts: dt.concat(parts, 1), lambda z: dt.split(z, 4, 1),
-                dt.sigmoid, dt.tanh, dt.reduce_mean,
+                dt.nn.sigmoid, dt.nn.tanh, dt.reduce_mean,
             )  # fmt: skip
             fetches, feeds, values = [loss, *dt.gradients(loss, [w])], [x], (sequences,)
         elif model.startswith("lstm"):
@@ -149,7 +149,7 @@ def _dovetail_block(dt: Any) -> tuple[list[Any], list[Any], tuple[Any]]:
     def norm(h: Any, name: str) -> Any:
         mean = dt.reduce_mean(h, -1, keepdims=True)
         variance = dt.reduce_mean(dt.square(h - mean), -1, keepdims=True)
-        return (h - mean) * dt.rsqrt(variance + 1e-5) * w[name] + w[name + "_b"]
+        return (h - mean) * dt.math.rsqrt(variance + 1e-5) * w[name] + w[name + "_b"]
 
     def dense(h: Any, name: str) -> Any:
         return dt.matmul(h, w[name]) + w[name + "_b"]

@@ -82,7 +82,7 @@ def tiny(dt: Any, x: Any) -> Any:
     """60 operations, one after the other."""
     y = x
     for _ in range(20):
-        y = dt.tanh(y * 0.5) + x
+        y = dt.nn.tanh(y * 0.5) + x
     return y
 
 
@@ -187,13 +187,13 @@ def joined(dt: Any, *parts: Any) -> Any:
 
 def chain(dt: Any, x: Any) -> Any:
     """The GELU function."""
-    return 0.5 * x * (1 + dt.tanh(0.7978845608 * (x + 0.044715 * x * x * x)))
+    return 0.5 * x * (1 + dt.nn.tanh(0.7978845608 * (x + 0.044715 * x * x * x)))
 
 
 def norm(dt: Any, x: Any) -> Any:
     """A layer normalization."""
     mean = dt.reduce_mean(x, -1, keepdims=True)
-    return (x - mean) * dt.rsqrt(dt.reduce_mean(dt.square(x - mean), -1, keepdims=True) + 1e-5)
+    return (x - mean) * dt.math.rsqrt(dt.reduce_mean(dt.square(x - mean), -1, keepdims=True) + 1e-5)
 
 
 def activation(rows: int, width: int, columns: int) -> Call:
@@ -216,7 +216,7 @@ def unknown_batch(what: str) -> Call:
             loss = dt.reduce_mean(dt.square(chain(dt, x + bias)))
             return [loss, *dt.gradients(loss, [x, bias])], {x: numbers(2048, width)}
         labels = dt.placeholder(dt.float32, [None, width])
-        loss = dt.reduce_mean(-dt.reduce_sum(labels * dt.log(dt.nn.softmax(x)), 1))
+        loss = dt.reduce_mean(-dt.reduce_sum(labels * dt.math.log(dt.nn.softmax(x)), 1))
         return [loss, *dt.gradients(loss, [x])], {x: numbers(65536, width), labels: np.abs(numbers(65536, width))}
 
     return program(build)
@@ -256,7 +256,7 @@ UPDATES: dict[str, Callable[[], Call]] = {
 }
 RANDOM: dict[str, Callable[[], Call]] = {
     "dropout of 1,000,000": partial(function, lambda dt, x: dt.nn.dropout(x, 0.9), numbers(1_000_000)),
-    "1,000,000 normal numbers": partial(function, lambda dt, x: x + dt.random_normal([1_000_000]), numbers(1_000_000)),
+    "1,000,000 normal numbers": partial(function, lambda dt, x: x + dt.random.normal([1_000_000]), numbers(1_000_000)),
 }
 COPIES: dict[str, Callable[[], Call]] = {
     "concat of 4 x 1 MiB": partial(function, joined, *[numbers(512, 512)] * 4),

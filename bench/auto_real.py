@@ -86,9 +86,9 @@ def wide(dt: Any, block: Callable[[int], Any]) -> tuple[list[Any], dict[Any, Any
                 w = dt.Variable((rng.standard_normal((width, n)) / np.sqrt(width)).astype(np.float32), name=f"w{k}")
                 h, width = dt.nn.relu(dt.matmul(h, w)), n
             w = dt.Variable((rng.standard_normal((width, 128)) / np.sqrt(width)).astype(np.float32), name="out")
-            ends.append(dt.tanh(dt.matmul(h, w)))
+            ends.append(dt.nn.tanh(dt.matmul(h, w)))
     with block(0):
-        y = dt.reduce_mean(dt.add_n(ends), name="y")
+        y = dt.reduce_mean(dt.math.add_n(ends), name="y")
     return [y], {x: rng.standard_normal((512, 256)).astype(np.float32)}
 
 
@@ -106,7 +106,7 @@ def transformer(dt: Any, block: Callable[[int], Any]) -> tuple[list[Any], dict[A
 
     def norm(h: Any) -> Any:
         mean = dt.reduce_mean(h, -1, keepdims=True)
-        return (h - mean) * dt.rsqrt(dt.reduce_mean(dt.square(h - mean), -1, keepdims=True) + 1e-5)
+        return (h - mean) * dt.math.rsqrt(dt.reduce_mean(dt.square(h - mean), -1, keepdims=True) + 1e-5)
 
     x = dt.placeholder(dt.float32, [SEQUENCES * TOKENS, WIDTH], name="x")
     h, size = x, WIDTH // HEADS
@@ -122,7 +122,7 @@ def transformer(dt: Any, block: Callable[[int], Any]) -> tuple[list[Any], dict[A
                     mixed = dt.matmul(dt.nn.softmax(dt.matmul(q, k, transpose_b=True) * size**-0.5), v)
                     heads.append(dt.matmul(dt.reshape(mixed, [SEQUENCES * TOKENS, size]), weights("o", size, WIDTH)))
             with block(2 * layer + 1):
-                h = h + dt.add_n(heads)
+                h = h + dt.math.add_n(heads)
                 h = h + dt.matmul(
                     dt.nn.relu(dt.matmul(norm(h), weights("up", WIDTH, 4 * WIDTH))), weights("down", 4 * WIDTH, WIDTH)
                 )

@@ -58,7 +58,7 @@ def hopping(dt: Any, count: int, tasks: int, gpus: int) -> None:
     x = dt.constant(1.0)
     for i in range(count - 1):
         with dt.device(places[i % len(places)]):
-            x = dt.negative(x)
+            x = dt.math.negative(x)
 
 
 GRAPHS = {"towers": towers, "hopping": hopping}

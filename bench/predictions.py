@@ -70,7 +70,7 @@ def transformer(dt: Any, block: Blocks) -> Built:
 
     def norm(h: Any) -> Any:
         mean = dt.reduce_mean(h, -1, keepdims=True)
-        return (h - mean) * dt.rsqrt(dt.reduce_mean(dt.square(h - mean), -1, keepdims=True) + 1e-5)
+        return (h - mean) * dt.math.rsqrt(dt.reduce_mean(dt.square(h - mean), -1, keepdims=True) + 1e-5)
 
     h = dt.reshape(x, [-1, width])
     for layer in range(2):
@@ -113,7 +113,7 @@ def embedding(dt: Any, block: Blocks) -> Built:
     for i in range(4):
         with block(i):
             ids.append(dt.placeholder(dt.int64, [None, 20]))
-            table = dt.Variable(dt.random_uniform([50_000, 64], -0.1, 0.1, seed=i))
+            table = dt.Variable(dt.random.uniform([50_000, 64], -0.1, 0.1, seed=i))
             means.append(dt.reduce_mean(dt.nn.embedding_lookup(table, ids[-1]), 1))
     with block(0):
         h = dt.nn.relu(dt.matmul(dt.concat(means, 1), dt.Variable(_normal(256, 128))))
@@ -154,7 +154,7 @@ def pipeline(dt: Any, block: Blocks) -> Built:
         with block(3):
             ends.append(dt.reduce_mean(h))
     with block(3):
-        return [dt.add_n(ends)], lambda batch: {x: _normal(batch, 256)}
+        return [dt.math.add_n(ends)], lambda batch: {x: _normal(batch, 256)}
 
 
 def wide(dt: Any, block: Blocks) -> Built:
@@ -166,9 +166,9 @@ def wide(dt: Any, block: Blocks) -> Built:
             for k in range(2 + b % 4):
                 n = (256, 384, 512, 320)[(b + k) % 4]
                 h, width = dt.nn.relu(dt.matmul(h, dt.Variable(_normal(width, n)))), n
-            ends.append(dt.tanh(dt.matmul(h, dt.Variable(_normal(width, 128)))))
+            ends.append(dt.nn.tanh(dt.matmul(h, dt.Variable(_normal(width, 128)))))
     with block(0):
-        return [dt.reduce_mean(dt.add_n(ends))], lambda batch: {x: _normal(batch, 256)}
+        return [dt.reduce_mean(dt.math.add_n(ends))], lambda batch: {x: _normal(batch, 256)}
 
 
 def tiny(dt: Any, block: Blocks) -> Built:
@@ -178,11 +178,11 @@ def tiny(dt: Any, block: Blocks) -> Built:
         with block(i):
             h, w = x, dt.Variable(_normal(8, 8))
             for _ in range(60):
-                h = dt.tanh(dt.matmul(h, w))
+                h = dt.nn.tanh(dt.matmul(h, w))
                 h = h - dt.reduce_mean(h, 0, keepdims=True)
             ends.append(dt.reduce_sum(h))
     with block(0):
-        return [dt.add_n(ends)], lambda batch: {x: _normal(batch, 8)}
+        return [dt.math.add_n(ends)], lambda batch: {x: _normal(batch, 8)}
 
 
 PROGRAMS: dict[str, Callable[[Any, Blocks], Built]] = {

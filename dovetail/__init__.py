@@ -33,14 +33,12 @@ with _collector_paused():  # it would scan what the modules make, and find nothi
     from .graph.control_flow.functional import map_fn, scan
     from .graph.core.build import constant, convert_to_tensor, placeholder
     from .graph.core.default_graph import (
-        GraphKeys,
         colocate_with,
         control_dependencies,
         device,
         get_default_graph,
         name_scope,
         reset_default_graph,
-        set_random_seed,
     )
     from .graph.core.dtypes import (
         DType,
@@ -72,42 +70,21 @@ with _collector_paused():  # it would scan what the modules make, and find nothi
         stop_gradient,
     )
     from .graph.ops.array.padding import pad, tile
-    from .graph.ops.array.ranges import range, range as arange
+    from .graph.ops.array.ranges import range
     from .graph.ops.array.shapes import broadcast_to, expand_dims, reshape, shape, size, squeeze, transpose
     from .graph.ops.array.slicing import slice
     from .graph.ops.control.tensor_array import TensorArray
     from .graph.ops.linalg.einsum import einsum
     from .graph.ops.linalg.linalg import matmul
-    from .graph.ops.math.arithmetic import (
-        absolute as abs,
-        add,
-        divide,
-        maximum,
-        minimum,
-        multiply,
-        negative,
-        sqrt,
-        square,
-        subtract,
-    )
+    from .graph.ops.math.arithmetic import maximum, minimum, sqrt, square
     from .graph.ops.math.cast import cast
     from .graph.ops.math.clip import clip_by_value
-    from .graph.ops.math.compare import equal, greater, less, where
-    from .graph.ops.math.elementwise import exp, log, sigmoid, tanh
-    from .graph.ops.math.reduce import (
-        reduce_max,
-        reduce_max as max,
-        reduce_mean,
-        reduce_mean as mean,
-        reduce_min,
-        reduce_min as min,
-        reduce_sum,
-        reduce_sum as sum,
-    )
+    from .graph.ops.math.compare import equal, where
+    from .graph.ops.math.elementwise import exp
+    from .graph.ops.math.reduce import reduce_max, reduce_mean, reduce_min, reduce_sum
     from .graph.ops.math.scan import argmax
     from .graph.ops.strings.printing import print_v2 as print
     from .graph.tensors.indexed_slices import IndexedSlices
-    from .graph.tensors.sparse_tensor import SparseTensor
     from .graph.variables.scope import get_variable, variable_scope
     from .graph.variables.store import AUTO_REUSE, global_variables, global_variables_initializer, trainable_variables
     from .graph.variables.variable import Variable
@@ -168,19 +145,17 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "AUTO_REUSE", "ConfigProto", "DType", "Graph", "GraphKeys", "IndexedSlices", "LocalCluster", "Operation", "Plan",
-    "Profile", "RayCluster", "RunMetadata", "RunOptions", "Session", "SparseTensor", "Tensor", "TensorArray", "TensorShape",
-    "Variable", "abs", "add", "arange", "argmax", "bfloat16", "bool", "broadcast_to", "case", "cast", "clip_by_value", "compile",
-    "colocate_with", "concat", "cond", "constant", "control_dependencies", "convert_to_tensor", "custom_gradient",
-    "data", "debugging", "device", "distribute", "divide", "einsum", "equal", "errors", "exp", "expand_dims", "fill",
-    "float16", "float32", "float64", "gather", "gather_nd", "get_default_graph", "get_variable", "global_variables",
-    "global_variables_initializer", "gradients", "greater", "group", "identity", "initializers", "int32",
-    "int64", "int8", "io", "less", "linalg", "load_graph", "log", "lookup", "map_fn", "math", "matmul", "max", "maximum", "mean", "min",
-    "minimum", "multiply", "name_scope", "negative", "nest", "newaxis", "nn", "no_op", "one_hot", "ones", "ones_like",
-    "onnx", "pad", "place", "placeholder", "placeholder_with_default", "print", "profile", "random", "range",
-    "reduce_max", "reduce_mean", "reduce_min", "reduce_sum", "reset_default_graph", "reshape", "reverse",
-    "save_graph", "saved_model", "scan", "set_random_seed", "shape", "sigmoid", "simulate", "size", "slice", "sparse",
-    "split", "sqrt", "square", "squeeze", "stack", "stop_gradient", "string", "strings", "subtract", "sum", "summary",
-    "tanh", "tile", "train", "trainable_variables", "transpose", "uint8", "unstack", "variable_scope", "where",
-    "while_loop", "zeros", "zeros_like",
+    "AUTO_REUSE", "ConfigProto", "DType", "Graph", "IndexedSlices", "LocalCluster", "Operation", "Plan", "Profile",
+    "RayCluster", "RunMetadata", "RunOptions", "Session", "Tensor", "TensorArray", "TensorShape", "Variable", "argmax",
+    "bfloat16", "bool", "broadcast_to", "case", "cast", "clip_by_value", "colocate_with", "compile", "concat", "cond",
+    "constant", "control_dependencies", "convert_to_tensor", "custom_gradient", "data", "debugging", "device", "distribute",
+    "einsum", "equal", "errors", "exp", "expand_dims", "fill", "float16", "float32", "float64", "gather", "gather_nd",
+    "get_default_graph", "get_variable", "global_variables", "global_variables_initializer", "gradients", "group", "identity",
+    "initializers", "int32", "int64", "int8", "io", "linalg", "load_graph", "lookup", "map_fn", "math", "matmul", "maximum",
+    "minimum", "name_scope", "nest", "newaxis", "nn", "no_op", "one_hot", "ones", "ones_like", "onnx", "pad", "place",
+    "placeholder", "placeholder_with_default", "print", "profile", "random", "range", "reduce_max", "reduce_mean", "reduce_min",
+    "reduce_sum", "reset_default_graph", "reshape", "reverse", "save_graph", "saved_model", "scan", "shape", "simulate", "size",
+    "slice", "sparse", "split", "sqrt", "square", "squeeze", "stack", "stop_gradient", "string", "strings", "summary", "tile",
+    "train", "trainable_variables", "transpose", "uint8", "unstack", "variable_scope", "where", "while_loop", "zeros",
+    "zeros_like",
 ]  # fmt: skip

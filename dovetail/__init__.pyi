@@ -122,7 +122,7 @@ from dovetail.graph.ops.array.identity_and_placeholders import (
     placeholder_with_default, stop_gradient as stop_gradient, tuple as tuple,
 )
 from dovetail.graph.ops.array.padding import pad as pad, tile as tile
-from dovetail.graph.ops.array.ranges import range as arange, linspace as _lin_space, linspace as linspace, range as range
+from dovetail.graph.ops.array.ranges import range as _arange, linspace as _lin_space, linspace as linspace, range as range
 from dovetail.graph.ops.array.scatter import (
     scatter_nd as scatter_nd, tensor_scatter_nd_add as _tensor_scatter_add, tensor_scatter_nd_add as tensor_scatter_nd_add,
     tensor_scatter_nd_max as tensor_scatter_nd_max, tensor_scatter_nd_min as tensor_scatter_nd_min, tensor_scatter_nd_update as
@@ -160,7 +160,7 @@ from dovetail.graph.ops.linalg.solving import (
     matrix_solve as matrix_solve, matrix_triangular_solve as matrix_triangular_solve,
 )
 from dovetail.graph.ops.math.arithmetic import (
-    absolute as abs, accumulate_n as accumulate_n, add as add, add_n as add_n, div as div, div_no_nan as div_no_nan, divide as divide,
+    absolute as _abs, accumulate_n as accumulate_n, add as add, add_n as add_n, div as div, div_no_nan as div_no_nan, divide as divide,
     floordiv as _floor_div, floordiv as floordiv, floormod as floormod, maximum as maximum, minimum as minimum, floormod as _mod,
     multiply as multiply, negative as negative, power as _pow, real_divide as _realdiv, reciprocal as reciprocal, rsqrt as rsqrt,
     scalar_mul as scalar_mul, sign as sign, sqrt as sqrt, square as square, squared_difference as squared_difference, subtract as
@@ -184,9 +184,9 @@ from dovetail.graph.ops.math.elementwise import (
     round, sigmoid as sigmoid, sin as sin, sinh as sinh, tan as tan, tanh as tanh,
 )
 from dovetail.graph.ops.math.reduce import (
-    reduce_max as max, reduce_mean as mean, reduce_min as min, reduce_all as reduce_all, reduce_any as reduce_any, reduce_max as
+    reduce_max as _max, reduce_mean as _mean, reduce_min as _min, reduce_all as reduce_all, reduce_any as reduce_any, reduce_max as
     reduce_max, reduce_mean as reduce_mean, reduce_min as reduce_min, reduce_prod as reduce_prod, reduce_sum as reduce_sum, reduce_sum
-    as sum,
+    as _sum,
 )
 from dovetail.graph.ops.math.scan import (
     argmax as _arg_max, argmin as _arg_min, argmax as argmax, argmin as argmin, cumprod as cumprod, cumsum as cumsum,
@@ -288,17 +288,23 @@ from dovetail.runtime.observability import timeline as timeline
 from dovetail.runtime.server.local_cluster import LocalCluster as LocalCluster
 from dovetail.runtime.session.profiling import profile as profile
 from dovetail.runtime.session.session import InteractiveSession as InteractiveSession, Session as Session
+abs = _abs
+arange = _arange
 arg_max = _arg_max
 arg_min = _arg_min
 floor_div = _floor_div
 gfile = _gfile
 lin_space = _lin_space
+max = _max
+mean = _mean
+min = _min
 mod = _mod
 pow = _pow
 python_io = _python_io
 queue = _queue
 realdiv = _realdiv
 reverse_v2 = _reverse_v2
+sum = _sum
 tensor_scatter_add = _tensor_scatter_add
 tensor_scatter_sub = _tensor_scatter_sub
 tensor_scatter_update = _tensor_scatter_update
@@ -312,17 +318,16 @@ VERSION: str
 __version__: str
 newaxis: None
 __all__ = [
-    "AUTO_REUSE", "ConfigProto", "DType", "Graph", "GraphKeys", "IndexedSlices", "LocalCluster", "Operation", "Plan", "Profile",
-    "RayCluster", "RunMetadata", "RunOptions", "Session", "SparseTensor", "Tensor", "TensorArray", "TensorShape", "Variable", "abs",
-    "add", "arange", "argmax", "bfloat16", "bool", "broadcast_to", "case", "cast", "clip_by_value", "compile", "colocate_with",
-    "concat", "cond", "constant", "control_dependencies", "convert_to_tensor", "custom_gradient", "data", "debugging", "device",
-    "distribute", "divide", "einsum", "equal", "errors", "exp", "expand_dims", "fill", "float16", "float32", "float64", "gather",
-    "gather_nd", "get_default_graph", "get_variable", "global_variables", "global_variables_initializer", "gradients", "greater",
-    "group", "identity", "initializers", "int32", "int64", "int8", "io", "less", "linalg", "load_graph", "log", "lookup", "map_fn",
-    "math", "matmul", "max", "maximum", "mean", "min", "minimum", "multiply", "name_scope", "negative", "nest", "newaxis", "nn",
+    "AUTO_REUSE", "ConfigProto", "DType", "Graph", "IndexedSlices", "LocalCluster", "Operation", "Plan", "Profile", "RayCluster",
+    "RunMetadata", "RunOptions", "Session", "Tensor", "TensorArray", "TensorShape", "Variable", "argmax", "bfloat16", "bool",
+    "broadcast_to", "case", "cast", "clip_by_value", "colocate_with", "compile", "concat", "cond", "constant", "control_dependencies",
+    "convert_to_tensor", "custom_gradient", "data", "debugging", "device", "distribute", "einsum", "equal", "errors", "exp",
+    "expand_dims", "fill", "float16", "float32", "float64", "gather", "gather_nd", "get_default_graph", "get_variable",
+    "global_variables", "global_variables_initializer", "gradients", "group", "identity", "initializers", "int32", "int64", "int8",
+    "io", "linalg", "load_graph", "lookup", "map_fn", "math", "matmul", "maximum", "minimum", "name_scope", "nest", "newaxis", "nn",
     "no_op", "one_hot", "ones", "ones_like", "onnx", "pad", "place", "placeholder", "placeholder_with_default", "print", "profile",
     "random", "range", "reduce_max", "reduce_mean", "reduce_min", "reduce_sum", "reset_default_graph", "reshape", "reverse",
-    "save_graph", "saved_model", "scan", "set_random_seed", "shape", "sigmoid", "simulate", "size", "slice", "sparse", "split", "sqrt",
-    "square", "squeeze", "stack", "stop_gradient", "string", "strings", "subtract", "sum", "summary", "tanh", "tile", "train",
-    "trainable_variables", "transpose", "uint8", "unstack", "variable_scope", "where", "while_loop", "zeros", "zeros_like",
+    "save_graph", "saved_model", "scan", "shape", "simulate", "size", "slice", "sparse", "split", "sqrt", "square", "squeeze", "stack",
+    "stop_gradient", "string", "strings", "summary", "tile", "train", "trainable_variables", "transpose", "uint8", "unstack",
+    "variable_scope", "where", "while_loop", "zeros", "zeros_like",
 ]

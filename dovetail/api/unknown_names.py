@@ -20,17 +20,17 @@ FOREIGN = {
     "tensor": "dt.constant",
     "tril": "dt.linalg.band_part(x, -1, 0)",
     "triu": "dt.linalg.band_part(x, 0, -1)",
-    "outer": "dt.tensordot(a, b, 0)",
+    "outer": "dt.linalg.tensordot(a, b, 0)",
     "topk": "dt.nn.top_k",
     "logsumexp": "dt.reduce_logsumexp",
     "index_select": "dt.gather",
     "nonzero": "dt.where",
     "randn_like": "dt.random.normal(x.shape)",
-    "random.PRNGKey": "dt.set_random_seed, or the argument seed of an op",
+    "random.PRNGKey": "dt.random.set_random_seed, or the argument seed of an op",
     "autograd": "dt.gradients(loss, variables)",
     "float": "dt.float32",
     **dict.fromkeys(
-        ("np", "numpy", "jnp"), "NumPy for arrays; ops on tensors are dt.sum, dt.exp, dt.matmul and their like"
+        ("np", "numpy", "jnp"), "NumPy for arrays; ops on tensors are dt.reduce_sum, dt.exp, dt.matmul and their like"
     ),
     **dict.fromkeys(
         ("DataLoader", "utils", "data.DataLoader"), "dt.data.Dataset, or call the function with NumPy arrays"
@@ -71,7 +71,7 @@ FOREIGN = {
         "layers of your own; docs/guides/recipes.md has a language model",
     ),
     **dict.fromkeys(
-        ("nn.rms_norm", "nn.RMSNorm"), "x * dt.rsqrt(dt.reduce_mean(x * x, -1, keepdims=True) + 1e-6) * weight"
+        ("nn.rms_norm", "nn.RMSNorm"), "x * dt.math.rsqrt(dt.reduce_mean(x * x, -1, keepdims=True) + 1e-6) * weight"
     ),
     **dict.fromkeys(("nn.BatchNorm1d", "nn.BatchNorm3d"), "dt.layers.batch_normalization(x, training=...)"),
     "nn.Conv1d": "dt.layers.conv1d(x, filters, kernel_size)",
@@ -84,7 +84,7 @@ FOREIGN = {
     "concatenate": "dt.concat",
     "permute": "dt.transpose",
     "unsqueeze": "dt.expand_dims",
-    "dot": "dt.matmul, or dt.tensordot",
+    "dot": "dt.matmul, or dt.linalg.tensordot",
     "mm": "dt.matmul",
     "clip": "dt.clip_by_value",
     "clamp": "dt.clip_by_value",
@@ -105,7 +105,7 @@ FOREIGN = {
     "nn.binary_cross_entropy": "dt.losses.log_loss(labels, predictions)",
     "nn.binary_cross_entropy_with_logits": "dt.losses.sigmoid_cross_entropy(labels, logits)",
     "nn.huber_loss": "dt.losses.huber_loss(labels, predictions)",
-    "nn.kl_div": "dt.reduce_sum(p * (dt.log(p) - dt.log(q)))",
+    "nn.kl_div": "dt.reduce_sum(p * (dt.math.log(p) - dt.math.log(q)))",
     "nn.l1_loss": "dt.losses.absolute_difference(labels, predictions)",
     "nn.layer_norm": "dt.nn.layer_norm",
     "nn.mse_loss": "dt.losses.mean_squared_error(labels, predictions)",
@@ -166,7 +166,7 @@ FOREIGN = {
     "lax": "dt.cond, dt.while_loop and dt.scan",
     "save": "dt.train.Saver, or step.save of a function made by dt.compile",
     "load": "dt.train.Saver, or step.restore of a function made by dt.compile",
-    "manual_seed": "dt.set_random_seed",
+    "manual_seed": "dt.random.set_random_seed",
     "randn": "dt.random.normal",
     "rand": "dt.random.uniform",
     "cuda": "dt.device('/gpu:0')",

@@ -126,7 +126,7 @@ def _in_process() -> dict[str, float]:
         def chain(weights: Sequence[Any]) -> Any:
             end = x
             for each in weights:
-                end = dt.tanh(dt.matmul(end, each))
+                end = dt.nn.tanh(dt.matmul(end, each))
             return end.op
 
         few, many = chain([w] * 2), chain([w] * (2 + CHAIN // 2))
@@ -168,7 +168,7 @@ def _kernels(family: Callable[[], Iterator[Case]], overheads: Mapping[str, float
 
 
 def _variable(*shape: int) -> Any:
-    return dt.Variable(dt.random_uniform(shape, -0.5, 0.5, seed=1))
+    return dt.Variable(dt.random.uniform(shape, -0.5, 0.5, seed=1))
 
 
 def _summed(made: Any) -> Any:
@@ -186,7 +186,7 @@ def _elementwise() -> Iterator[Case]:
         yield Case(
             "function",
             count,
-            [_summed(dt.tanh(x * 1.5 + 0.5)) for x in xs],
+            [_summed(dt.nn.tanh(x * 1.5 + 0.5)) for x in xs],
             [_summed(x * 1.5 + 0.5) for x in xs],
             len(xs),
         )
@@ -195,12 +195,12 @@ def _elementwise() -> Iterator[Case]:
             yield Case(
                 "function in short rows",
                 count,
-                [_summed(dt.tanh(x * each)) for x in rows],
+                [_summed(dt.nn.tanh(x * each)) for x in rows],
                 [_summed(x * each) for x in rows],
                 len(rows),
             )
-        yield _several("uniform", count, partial(dt.random_uniform, [count]))
-        yield _several("normal", count, partial(dt.random_normal, [count]))
+        yield _several("uniform", count, partial(dt.random.uniform, [count]))
+        yield _several("normal", count, partial(dt.random.normal, [count]))
 
 
 def _walks() -> Iterator[Case]:
@@ -287,7 +287,7 @@ def _convolution(batch: int, high: int, channels: int, taps: int, filters: int, 
 
 
 def _numbers(count: int, most: int) -> Any:
-    return dt.Variable(dt.random_uniform([count], 0, most, dt.int64, seed=1))
+    return dt.Variable(dt.random.uniform([count], 0, most, dt.int64, seed=1))
 
 
 def _lost(batch: int) -> Any:
@@ -388,9 +388,9 @@ def _messages(target: str, moved: float) -> tuple[float, dict[str, float]]:
                 for _ in range(4 * TURN):
                     sender = dt.nn.relu(dt.matmul(sender, weights[here]))
                 ends.append(sender[:, :4])
-            kept = dt.add_n(ends)
+            kept = dt.math.add_n(ends)
         with dt.device(there):
-            sent = dt.add_n(ends)
+            sent = dt.math.add_n(ends)
         at_once = []
         for device in devices:
             with dt.device(device):

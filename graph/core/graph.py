@@ -323,7 +323,7 @@ class Graph:
         *,
         origin: Origin | None = None,
     ) -> Node:
-        """Add a node. Most callers use the public functions (`dt.add`), which call this.
+        """Add a node. Most callers use the public functions (`dt.math.add`), which call this.
 
         Args:
             op: the op.

@@ -93,7 +93,7 @@ def _warn_of_comparison(other: object) -> None:
     ):
         warnings.warn(
             "`==` and `!=` compare tensors by identity, as in TensorFlow 1, and give one Python bool. "
-            "To compare elements, use dt.equal(a, b) or dt.not_equal(a, b); to ask for identity, write `is`",
+            "To compare elements, use dt.equal(a, b) or dt.math.not_equal(a, b); to ask for identity, write `is`",
             stacklevel=3,
         )
 

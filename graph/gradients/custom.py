@@ -36,7 +36,7 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
     >>> @dt.custom_gradient
     ... def log1pexp(x):
     ...     e = dt.exp(x)
-    ...     return dt.log(1 + e), lambda dy: dy * (1 - 1 / (1 + e))
+    ...     return dt.math.log(1 + e), lambda dy: dy * (1 - 1 / (1 + e))
 
     TensorFlow: `tf.custom_gradient`.
     """

@@ -3,7 +3,7 @@
 Each returns a node, which checks only if it runs: make dependent nodes wait for it with control dependencies.
 
 >>> with dt.control_dependencies([dt.assert_positive(x)]):
-...     y = dt.log(x)
+...     y = dt.math.log(x)
 """
 
 from __future__ import annotations

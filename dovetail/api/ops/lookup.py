@@ -1,6 +1,6 @@
 """`dt.lookup`: tables from keys to values, such as a vocabulary.
 
-A table is initialized by its `initializer`, or together with all others by `dt.tables_initializer()`, which monitored sessions run.
+A table is initialized by its `initializer`, or together with all others by `dt.lookup.tables_initializer()`, which monitored sessions run.
 """
 
 from __future__ import annotations

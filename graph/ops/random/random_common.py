@@ -57,8 +57,8 @@ def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
         if op_seed is None:
             if setting("DOVETAIL_DETERMINISTIC"):
                 raise RuntimeError(
-                    "Random ops require a seed to be set when determinism is enabled: call dt.set_random_seed(1) before, or give the "
-                    "op a seed of its own (dt.config.experimental.enable_op_determinism, or DOVETAIL_DETERMINISTIC, asks for it)"
+                    "Random ops require a seed to be set when determinism is enabled: call dt.random.set_random_seed(1) before, or give "
+                    "the op a seed of its own (dt.config.experimental.enable_op_determinism, or DOVETAIL_DETERMINISTIC, asks for it)"
                 )
             return None, None
         seeds = _DEFAULT_GRAPH_SEED, op_seed % _LARGEST_SEED

@@ -89,7 +89,7 @@ def sparse_add(a: Any, b: Any, threshold: TensorLike = None, thresh: TensorLike 
     """
     is_sparse = [hasattr(x, "dense_shape") for x in (a, b)]
     if not any(is_sparse):
-        raise TypeError("At least one input should be SparseTensor; do you mean to use dt.add()?")
+        raise TypeError("At least one input should be SparseTensor; do you mean to use dt.math.add()?")
     if not all(is_sparse):
         mine, other = (sparse(a), b) if is_sparse[0] else (sparse(b), a)
         return tensor_scatter_nd_add(convert(other, mine.dtype.base), mine.indices, mine.values)

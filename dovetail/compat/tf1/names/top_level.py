@@ -1,4 +1,4 @@
-"""Top-level names of TensorFlow 1 that are not in the core face: `dt.to_float`. `table` looks them up when a program uses one."""
+"""Top-level names that are not in the core face, as `dt.to_float`, and second names, as `dt.sum`. `table` looks them up on use."""
 
 from typing import Any as _Any
 
@@ -31,12 +31,14 @@ from ....api.ops.debugging import (
 )
 from ....graph.core.build import register_tensor_conversion_function
 from ....graph.core.default_graph import (
+    GraphKeys,
     add_to_collection,
     container,
     get_collection,
     get_collection_ref,
     get_default_session,
     merge_device,
+    set_random_seed,
 )
 from ....graph.core.device import DeviceSpec, DeviceSpecV1
 from ....graph.core.dtypes import (
@@ -78,7 +80,7 @@ from ....graph.ops.array.dynamic_partition import (
 )
 from ....graph.ops.array.gather import reverse as reverse_v2
 from ....graph.ops.array.identity_and_placeholders import Assert, identity_n, tuple
-from ....graph.ops.array.ranges import linspace, linspace as lin_space
+from ....graph.ops.array.ranges import linspace, linspace as lin_space, range as arange
 from ....graph.ops.array.scatter import (
     scatter_nd,
     tensor_scatter_nd_add,
@@ -133,14 +135,19 @@ from ....graph.ops.linalg.solving import (
     matrix_triangular_solve,
 )
 from ....graph.ops.math.arithmetic import (
+    absolute as abs,
     accumulate_n,
+    add,
     add_n,
     div,
     div_no_nan,
+    divide,
     floordiv,
     floordiv as floor_div,
     floormod,
     floormod as mod,
+    multiply,
+    negative,
     power as pow,
     real_divide as realdiv,
     reciprocal,
@@ -148,6 +155,7 @@ from ....graph.ops.math.arithmetic import (
     scalar_mul,
     sign,
     squared_difference,
+    subtract,
     truediv,
     truncatediv,
     truncatemod,
@@ -156,7 +164,9 @@ from ....graph.ops.math.broadcasting import broadcast_dynamic_shape
 from ....graph.ops.math.cast import to_float
 from ....graph.ops.math.clip import clip_by_global_norm, clip_by_norm, global_norm, saturate_cast
 from ....graph.ops.math.compare import (
+    greater,
     greater_equal,
+    less,
     less_equal,
     logical_and,
     logical_not,
@@ -185,15 +195,26 @@ from ....graph.ops.math.elementwise import (
     is_inf,
     is_nan,
     lgamma,
+    log,
     log1p,
     polygamma,
     rint,
     round,
+    sigmoid,
     sin,
     sinh,
     tan,
+    tanh,
 )
-from ....graph.ops.math.reduce import reduce_all, reduce_any, reduce_prod
+from ....graph.ops.math.reduce import (
+    reduce_all,
+    reduce_any,
+    reduce_max as max,
+    reduce_mean as mean,
+    reduce_min as min,
+    reduce_prod,
+    reduce_sum as sum,
+)
 from ....graph.ops.math.scan import argmax as arg_max, argmin, argmin as arg_min, cumprod, cumsum
 from ....graph.ops.math.special_functions import bincount, confusion_matrix, lbeta
 from ....graph.ops.math.statistics import (
@@ -278,7 +299,7 @@ from ....graph.ops.strings.strings import (
 )
 from ....graph.tensorflow.import_graph_def import import_graph_def
 from ....graph.tensors.indexed_slices import IndexedSlicesValue
-from ....graph.tensors.sparse_tensor import SparseTensorValue
+from ....graph.tensors.sparse_tensor import SparseTensor, SparseTensorValue
 from ....graph.variables.initializers import (
     constant_initializer,
     glorot_normal_initializer,
