@@ -116,3 +116,35 @@ def test_references_are_counted_at_their_place() -> None:
             if is_wrong:
                 wrong.append(f"{name}:{node.lineno}: {ast.unparse(node)}")
     assert not wrong and counted, "\n".join(wrong)
+
+
+TESTED_ELSEWHERE = {
+    "graph/ops/control": "graph/control_flow",
+    "graph/ops/io": "dovetail/io",
+    "graph/ops/random": "graph/core/test_philox.py",
+    "dovetail/compat/tf1/importing/startup": "dovetail/compat/tf1/importing",
+    "dovetail/compat/tf1/keras/layers": "dovetail/compat/tf1/keras",
+    "dovetail/compat/tf1/names/config": "dovetail/compat/tf1/names",
+    "dovetail/interop/onnx/exporters": "dovetail/interop/onnx/test_save.py",
+    "dovetail/interop/onnx/importers": "dovetail/interop/onnx/test_load.py",
+}
+"""Package without a folder of tests -> what tests it, under `tests/`: the rows of ops in `graph/ops`, and these."""
+
+TESTS_OF_SEVERAL = {"runtime/gpu"}
+"""Folders of tests of no one package: sessions, workers and compiled kernels together, on GPUs."""
+
+
+def test_the_tests_mirror_the_tree() -> None:
+    """A package with modules has a folder of tests under `tests/`, and a folder with tests there has its package."""
+    tests = ROOT / "tests"
+    packages = {
+        str(path.parent.relative_to(ROOT))
+        for path in FILES.values()
+        if path.name == "__init__.py" and len(list(path.parent.glob("*.py"))) > 1
+    }
+    folders = {str(f.relative_to(tests)) for f in tests.rglob("*") if f.is_dir() and any(f.rglob("test_*.py"))}
+    untested = packages - folders
+    assert untested == set(TESTED_ELSEWHERE), f"without tests, or no longer: {untested ^ set(TESTED_ELSEWHERE)}"
+    assert all((tests / path).exists() for path in TESTED_ELSEWHERE.values())
+    alone = {f for f in folders if f.split("/")[0] in FOLDERS and not (ROOT / f / "__init__.py").is_file()}
+    assert alone == TESTS_OF_SEVERAL

@@ -4,7 +4,7 @@ A loop that calls libm's `expf` runs one element at a time. The functions here a
 table or a call: choices are selects, powers of two are made from bits. Inlined into a loop they run 4 to 16 elements at a
 time, whatever the machine. Names end in the width of the type: `exp32` takes and gives float32.
 
-Largest errors, in units in the last place of the result (tests/codegen/test_vecmath.py measures them against exact values,
+Largest errors, in units in the last place of the result (tests/codegen/vecmath/test_vecmath.py measures them against exact values,
 over all magnitudes; NaN gives NaN, and infinities, zeros and denormals give what NumPy gives):
 
     ============  =======  =======

@@ -3,7 +3,7 @@
 `signatures.jsonl` has one op a line, for the ops that both systems have and older ones that are read as these. An argument is `x:
 T` (a tensor whose type is the attribute T), `x: float32`, `values: N*T` (N tensors), `data: *T` (a tensor for each type in the list
 T), with `&` for a reference variable. An attribute is its kind and, if there is one, its default.
-`tests/graph/tensorflow_signatures.py` writes the file where TensorFlow is installed.
+`tests/graph/tensorflow/signatures.py` writes the file where TensorFlow is installed.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ A *trampoline* loads the arguments from the record and calls the function with t
 with more than one thread is shared with the helpers of a `worker_pool`: its ranges (pairs of int64, which become the last two arguments
 of each call), or, where these are absent, its units, which the threads take by counters.
 
-No other module but `machine` knows how Numba passes arguments (its CPU calling convention, which `tests/codegen/cpu/test_table.py` checks):
+No other module but `machine` knows how Numba passes arguments (its CPU calling convention, checked by
+`tests/codegen/cpu/native/test_table.py`):
 
     function(result*, error**, arguments ...) -> status, 0: success
     a vector:   0, 0, elements, bytes of an element, address, elements, bytes of an element

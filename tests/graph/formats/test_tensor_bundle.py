@@ -15,7 +15,7 @@ pytest.importorskip("google.protobuf")
 
 from dovetail.graph.formats.tensor_bundle import _signed, write_bundle
 
-RECORDED = Path(__file__).parents[1] / "tensorflow_graphs" / "partitioned"
+RECORDED = Path(__file__).parents[1] / "tensorflow" / "recorded" / "partitioned"
 PREFIX = str(RECORDED / "model.ckpt-7")
 
 

@@ -23,7 +23,7 @@ from dovetail.onnx.writing import EXPORTERS
 onnx = pytest.importorskip("onnx")
 reference = pytest.importorskip("onnx.reference")
 
-TABLE = Path(__file__).parents[3] / "graph"
+TABLE = Path(__file__).parents[3] / "graph" / "ops"
 ROWS = [
     row
     for path in sorted(TABLE.glob("cases_*.py"))

@@ -31,7 +31,7 @@ pytest.importorskip("triton")
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("own_cache")]
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 # --- graphs ----------------------------------------------------------------------------------------------------------

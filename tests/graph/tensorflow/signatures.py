@@ -1,8 +1,8 @@
 """Write `graph/tensorflow/signatures.jsonl`, the signatures of TensorFlow's ops: run it where TensorFlow is installed, with the
 names of ops.
 
-dovetail's python:     python -m tests.graph.tensorflow_signatures names > names.txt
-TensorFlow's python:   python tests/graph/tensorflow_signatures.py < names.txt > graph/tensorflow/signatures.jsonl
+dovetail's python:     python -m tests.graph.tensorflow.signatures names > names.txt
+TensorFlow's python:   python tests/graph/tensorflow/signatures.py < names.txt > graph/tensorflow/signatures.jsonl
 """
 
 import json

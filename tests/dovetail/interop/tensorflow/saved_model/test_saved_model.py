@@ -12,7 +12,7 @@ from dovetail.graph.formats.protos import message
 
 pytest.importorskip("google.protobuf")
 
-RECORDED = Path(__file__).parents[3] / "graph" / "tensorflow_graphs" / "adam"
+RECORDED = Path(__file__).parents[4] / "graph" / "tensorflow" / "recorded" / "adam"
 ONES = np.ones((2, 4), np.float32)
 
 

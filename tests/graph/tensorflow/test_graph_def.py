@@ -14,7 +14,7 @@ pytest.importorskip("google.protobuf")
 from dovetail.graph.formats.protos import message
 from dovetail.graph.formats.values import MisfitError, make_ndarray, make_tensor_proto, read_attr, write_attr
 
-RECORDED = Path(__file__).parent / "tensorflow_graphs"
+RECORDED = Path(__file__).parent / "recorded"
 
 
 def graph_def(data: bytes) -> Any:

@@ -1,6 +1,6 @@
 """Questions about pictures that TensorFlow and Dovetail answer alike. Run with TensorFlow's Python, it writes down its answers:
 
-python tests/graph/image_cases.py > tests/graph/image_answers.json
+python tests/dovetail/compat/tf1/image/image_cases.py > tests/dovetail/compat/tf1/image/image_answers.json
 """
 
 from __future__ import annotations

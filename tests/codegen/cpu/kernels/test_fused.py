@@ -425,7 +425,7 @@ print(sum(function.stats.cache_hits.values()))
     environment = {
         **os.environ,
         "DOVETAIL_CACHE_DIR": str(tmp_path),
-        "PYTHONPATH": str(Path(__file__).resolve().parents[3]),
+        "PYTHONPATH": str(Path(__file__).resolve().parents[4]),
     }
     command = [sys.executable, "-c", program]
     both = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]

@@ -19,7 +19,7 @@ from dovetail.codegen.ir.schedule import GpuProductSchedule
 from dovetail.graph.core.dtypes import bfloat16, float32, int32
 from dovetail.graph.ops.nn.conv_geometry import Window
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 def dense_layer() -> Routine:

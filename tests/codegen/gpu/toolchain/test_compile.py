@@ -170,7 +170,7 @@ def test_a_warm_start_does_not_import_triton() -> None:
         "from dovetail.codegen.gpu.ir import *\nADD = " + repr(ADD),
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=Path(__file__).parents[3]
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=Path(__file__).parents[4]
     )
     assert done.stdout.split() == [str(len(binary.image)), "False"]
 
@@ -208,7 +208,7 @@ def test_processes_that_compile_the_same_do_not_disturb_each_other(tmp_path: Pat
     environment = {**os.environ, "DOVETAIL_CACHE_DIR": str(tmp_path)}
     workers = [
         subprocess.Popen(
-            [sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment, cwd=Path(__file__).parents[3]
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment, cwd=Path(__file__).parents[4]
         )
         for _ in range(3)
     ]

@@ -37,21 +37,21 @@ _IN_ACCUMULATOR_OPS = (
 
 # Each with the reason: the file beside this one that tests it, or why nothing can.
 EXEMPT = {
-    **dict.fromkeys(_IN_STATE_OPS, "ops/test_state_ops.py"),
-    **dict.fromkeys(_IN_TRAINING_OPS, "ops/test_training_ops.py"),
-    **dict.fromkeys(_IN_QUEUE_OPS, "ops/test_queue_ops.py"),
-    **dict.fromkeys(_IN_ACCUMULATOR_OPS, "resources/test_accumulators.py"),
-    **dict.fromkeys(("EncodeSparse", "DecodeSparse"), "../dovetail/compat/tf1/queues/test_input.py"),
+    **dict.fromkeys(_IN_STATE_OPS, "graph/ops/state/test_state_ops.py"),
+    **dict.fromkeys(_IN_TRAINING_OPS, "graph/ops/state/test_training_ops.py"),
+    **dict.fromkeys(_IN_QUEUE_OPS, "graph/ops/state/test_queue_ops.py"),
+    **dict.fromkeys(_IN_ACCUMULATOR_OPS, "graph/resources/test_accumulators.py"),
+    **dict.fromkeys(("EncodeSparse", "DecodeSparse"), "dovetail/compat/tf1/queues/test_input.py"),
     **dict.fromkeys(
-        ("ReadTogether", "SaveV2", "MergeV2Checkpoints", "RestoreV2"), "../dovetail/train/saving/test_saver.py"
+        ("ReadTogether", "SaveV2", "MergeV2Checkpoints", "RestoreV2"), "dovetail/train/saving/test_saver.py"
     ),
     **dict.fromkeys(
         ("Barrier", *(f"Barrier{w}" for w in ("InsertMany", "TakeMany", "Close", "ReadySize", "IncompleteSize"))),
-        "../dovetail/compat/tf1/ops/test_barriers.py",
+        "dovetail/compat/tf1/ops/test_barriers.py",
     ),
     **dict.fromkeys(
         ("ScalarSummary", "HistogramSummary", "ImageSummary", "MergeSummary", "TensorSummaryV2"),
-        "../dovetail/interop/tensorboard/test_summary.py",
+        "dovetail/interop/tensorboard/test_summary.py",
     ),
     **dict.fromkeys(
         (
@@ -62,15 +62,15 @@ EXEMPT = {
             "SerializeTensor",
             "DecodeRaw",
         ),
-        "../dovetail/io/test_parsing.py",
+        "dovetail/io/test_parsing.py",
     ),
-    **dict.fromkeys(("SetOperation", "SetSize"), "../dovetail/compat/tf1/ops/test_sets.py"),
-    **dict.fromkeys(("PrintV2", "StringFormat"), "ops/test_printing.py"),
-    **dict.fromkeys(("VocabularyIndex", "CrossHashed"), "../dovetail/compat/tf1/feature_column/test_columns.py"),
-    **dict.fromkeys(("IteratorGetNext", "IteratorGetNextByHandle", "InClient"), "../dovetail/data/test_data.py"),
-    "DatasetToSingleElement": "../dovetail/data/test_functions.py",
-    "IteratorPipeline": "../dovetail/data/test_on_workers.py",
-    "IteratorGive": "../dovetail/data/test_given.py",
+    **dict.fromkeys(("SetOperation", "SetSize"), "dovetail/compat/tf1/ops/test_sets.py"),
+    **dict.fromkeys(("PrintV2", "StringFormat"), "graph/ops/strings/test_printing.py"),
+    **dict.fromkeys(("VocabularyIndex", "CrossHashed"), "dovetail/compat/tf1/feature_column/test_columns.py"),
+    **dict.fromkeys(("IteratorGetNext", "IteratorGetNextByHandle", "InClient"), "dovetail/data/test_data.py"),
+    "DatasetToSingleElement": "dovetail/data/test_functions.py",
+    "IteratorPipeline": "dovetail/data/test_on_workers.py",
+    "IteratorGive": "dovetail/data/test_given.py",
     **dict.fromkeys(
         (
             "HashTableV2",
@@ -83,7 +83,7 @@ EXEMPT = {
             "LookupTableSizeV2",
             "MutableDenseHashTableV2",
         ),
-        "../dovetail/api/ops/test_lookup.py",
+        "dovetail/api/ops/test_lookup.py",
     ),
     **dict.fromkeys(
         (
@@ -107,7 +107,7 @@ EXEMPT = {
             "StringUpper",
             "Substr",
         ),
-        "ops/test_strings.py",
+        "graph/ops/strings/test_strings.py",
     ),
     **dict.fromkeys(
         (
@@ -122,8 +122,8 @@ EXEMPT = {
             "ReaderV2",
             "WriteFile",
         ),
-        "../dovetail/compat/tf1/queues/test_readers.py",
+        "dovetail/compat/tf1/queues/test_readers.py",
     ),
-    "InitializedValue": "variables/test_variables.py",
+    "InitializedValue": "graph/variables/test_variables.py",
     "Placeholder": "it has no kernel: its value is fed, which every row does",
 }
