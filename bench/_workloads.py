@@ -83,12 +83,12 @@ def problem_of(workload: Any, objective: Objective) -> Problem:
     accelerator = np.arange(k + 1) > 0
     sources = [u for u in range(n) if workload.succ[u]]
     ends = [len(workload.succ[u]) for u in sources]
-    unit = np.empty(n, np.int32)
+    group = np.empty(n, np.int32)
     for number, members in enumerate(workload.groups):
-        unit[members] = number
+        group[members] = number
     # To make a group's number that of its first node keeps the numbers in the order of the file.
-    _, first, inverse = np.unique(unit, return_index=True, return_inverse=True)
-    unit = np.argsort(np.argsort(first, kind="stable"), kind="stable")[inverse].astype(np.int32)
+    _, first, inverse = np.unique(group, return_index=True, return_inverse=True)
+    group = np.argsort(np.argsort(first, kind="stable"), kind="stable")[inverse].astype(np.int32)
     port = accelerator.astype(float)
     link = port[:, None] + port[None, :]
     np.fill_diagonal(link, 0.0)
@@ -103,7 +103,7 @@ def problem_of(workload: Any, objective: Objective) -> Problem:
         value_bytes=np.array([workload.cost[u] for u in sources]),  # "bytes" that take a second each
         value_start=np.concatenate([[0], np.cumsum(ends)]).astype(np.int32),
         value_target=np.array([v for u in sources for v in workload.succ[u]], np.int32),
-        unit=unit,
+        group=group,
         allowed=np.array([~accelerator, np.ones(k + 1, bool)]),
         allowed_kind=np.array(workload.sup, np.int32),
         link_latency=np.zeros((k + 1, k + 1)),

@@ -151,7 +151,7 @@ def _problem(
         value_bytes=weigh[producer],
         value_start=np.append(start, len(edge)).astype(np.int32),
         value_target=target.astype(np.int32),
-        unit=np.arange(n, dtype=np.int32),
+        group=np.arange(n, dtype=np.int32),
         allowed=np.ones((1, DEVICES), bool),
         allowed_kind=np.zeros(n, np.int32),
         link_latency=latency,

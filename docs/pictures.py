@@ -157,9 +157,9 @@ def pipeline(schedule: str) -> str:
     for bar in chart.bars:
         scope, _, name = bar.name.partition("/")
         # Forward in one colour, backward in another.
-        if scope == "p" and "->" not in bar.lane and name[:2] in ("F_", "B_"):
+        if scope == "p" and "->" not in bar.track and name[:2] in ("F_", "B_"):
             label = name[0] + name.rpartition("_")[2]
-            bars.append(Bar(bar.lane, bar.start, bar.finish, label, "kernel" if name[0] == "F" else "transfer"))
+            bars.append(Bar(bar.track, bar.start, bar.finish, label, "kernel" if name[0] == "F" else "transfer"))
     return Chart(chart.title, tuple(bars), chart.seconds, chart.facts).to_svg()
 
 

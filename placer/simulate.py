@@ -32,7 +32,7 @@ from .critical_path import CLIENT, Span, Transfer, critical_path
 from .partition.partitioned_graph import Channel, task_of
 from .plan_data import PlanData
 from .render.text import count_text, short, size_text
-from .render.timeline import Bar, Chart, Track, time_text
+from .render.timeline import Bar, Chart, MemoryTrack, time_text
 from .search.from_graph import ONE_SIDED_READ, hosts_of, step_problem
 from .search.memory_profile import LiveValues
 from .search.problem import Objective, Problem, summed
@@ -133,12 +133,12 @@ class Timeline:
         facts: tuple[tuple[str, str], ...] = (("limited by", short(self.limited_by)), ("busy", busy))
         if not self.exact:
             facts = (*facts, ("sizes", "some are unknown, and count as 1: times and bytes are lower bounds"))
-        tracks = [
-            Track(d, at, in_use, self.exact)
+        memory = [
+            MemoryTrack(d, at, in_use, self.exact)
             for d, (at, in_use) in zip(self.devices, self.memory, strict=False)
             if len(at) and in_use.any()
         ]
-        return Chart(title or "Predicted step", tuple(bars), self.makespan, facts, tuple(tracks), self.exact)
+        return Chart(title or "Predicted step", tuple(bars), self.makespan, facts, tuple(memory), self.exact)
 
     def folded(self, depth: int = 1) -> Timeline:
         """A coarser timeline: consecutive spans on a device are merged if the first `depth` parts of their names agree.

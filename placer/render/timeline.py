@@ -1,10 +1,10 @@
-"""A timeline chart (Gantt chart): bars in lanes over one axis of time, as SVG or as a tab of the page (`page.py`).
+"""A timeline chart (Gantt chart): bars in tracks over one axis of time, as SVG or as a tab of the page (`page.py`).
 
 Predicted steps (simulate.py) and traced ones (runtime/observability/trace.py) are drawn by the same two pens. The page's tab zooms,
 moves, explains each bar, and shows several charts beside each other; `to_svg` is a still picture, for notebooks and documents.
 
-Bars of one lane that overlap are put into rows: each into the first that is free. A picture cannot show more bars than it has
-points, so bars that are too narrow to be told apart are drawn as one.
+Bars of one track that overlap are put into rows: each into the first that is free. A picture has no more bars than points, so
+neighbours that are too narrow to be told apart are drawn as one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from .text import AT_LEAST, short
 KINDS = ("kernel", "transfer", "wait")
 TICKS = 2**31
 """Parts of a chart's time: bars of the page start and end at whole ones."""
-POINTS = 2000  # of a track, at most: more than a screen is wide
+POINTS = 2000
+"""Moments of a device's memory that a page gets, at most: more than a screen is wide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +36,13 @@ class Bar:
     """Something that takes time.
 
     Attributes:
-        lane: where it is drawn: a device, or a link (`A -> B`).
+        track: where it is drawn: a device, or a link (`A -> B`).
         start, finish: seconds after the start of the step.
         name: what it is. kind: `kernel`, `transfer` or `wait`. note: more about it.
         critical: whether the end of the step depends on it. op: of a kernel, where it is known; the page colours by it.
     """
 
-    lane: str
+    track: str
     start: float
     finish: float
     name: str
@@ -52,14 +53,14 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Track:
-    """The bytes that a device holds, as they change.
+class MemoryTrack:
+    """The bytes that a device holds over time.
 
     Attributes:
-        lane: the device. at: (P,) seconds, ascending. bytes: (P,) held from that moment on. exact: whether all sizes are known.
+        device: whose memory. at: (P,) seconds, ascending. bytes: (P,) held from that moment on. exact: whether all sizes are known.
     """
 
-    lane: str
+    device: str
     at: npt.NDArray[np.float64]
     bytes: npt.NDArray[np.float64]
     exact: bool = True
@@ -71,33 +72,33 @@ class Chart:
 
     Attributes:
         title: what it shows. bars: in any order. seconds: where the axis ends. facts: (what, how much), shown above it.
-        tracks: memory, on the page below the lane of its device. exact: whether all sizes are known; else times are lower bounds.
+        memory: of the devices, on the page below their tracks. exact: whether all sizes are known; else times are lower bounds.
     """
 
     title: str
     bars: tuple[Bar, ...]
     seconds: float
     facts: tuple[tuple[str, str], ...] = ()
-    tracks: tuple[Track, ...] = ()
+    memory: tuple[MemoryTrack, ...] = ()
     exact: bool = True
 
     @cached_property
-    def lanes(self) -> dict[str, list[list[Bar]]]:
-        """Lane -> its rows of bars by start: devices first, then links, each in order of appearance."""
-        by_lane: dict[str, list[Bar]] = {}
-        for bar in sorted(self.bars, key=lambda b: (" -> " in b.lane, b.start, b.finish)):
-            by_lane.setdefault(bar.lane, []).append(bar)
-        return {lane: _rows(bars) for lane, bars in by_lane.items()}
+    def tracks(self) -> dict[str, list[list[Bar]]]:
+        """Track -> its rows of bars by start: devices first, then links, each in order of appearance."""
+        by_track: dict[str, list[Bar]] = {}
+        for bar in sorted(self.bars, key=lambda b: (" -> " in b.track, b.start, b.finish)):
+            by_track.setdefault(bar.track, []).append(bar)
+        return {track: _rows(bars) for track, bars in by_track.items()}
 
     def to_svg(self, width: int = 960) -> str:
         """The picture as one `<svg>` element, `width` pixels wide."""
         return _svg(self, width)
 
     def to_chrome_trace(self) -> str:
-        """The picture in the JSON format of Chrome's tracing: a process for each lane, times in microseconds."""
+        """The picture in the JSON format of Chrome's tracing: a process for each track, times in microseconds."""
         events: list[dict[str, object]] = []
-        for pid, (lane, rows) in enumerate(self.lanes.items()):
-            events.append({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": lane}})
+        for pid, (track, rows) in enumerate(self.tracks.items()):
+            events.append({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": track}})
             for tid, row in enumerate(rows):
                 for b in row:
                     events.append({
@@ -122,10 +123,10 @@ class Chart:
 def packed_charts(
     charts: Sequence[tuple[str, Chart]], numbers: Mapping[str, int] | None = None
 ) -> tuple[list[dict[str, object]], Columns]:
-    """Charts as the page takes them: a head for each, and columns with a value per bar, lane after lane, row after row.
+    """Charts as the page takes them: a head for each, and columns with a value per bar, track after track, row after row.
 
     Args:
-        charts: (label, chart); the page writes the label beside each lane.
+        charts: (label, chart); the page writes the label beside each track.
         numbers: names that the page has already, and their numbers from 0 on; others are numbered behind them.
     """
     heads: list[dict[str, object]] = []
@@ -133,17 +134,17 @@ def packed_charts(
     known = dict(numbers or {})
     offset = len(known)
     for at, (label, chart) in enumerate(charts):
-        rows = [row for rows in chart.lanes.values() for row in rows]
+        rows = [row for rows in chart.tracks.values() for row in rows]
         bars = [b for row in rows for b in row]
         ticks = TICKS / (chart.seconds or 1.0)
         ops = list(dict.fromkeys(b.op for b in bars))
-        tracks = [_thinned(t, chart.seconds) for t in chart.tracks]
+        memory = [_thinned(m, chart.seconds) for m in chart.memory]
         op_number = {op: i for i, op in enumerate(ops)}
         heads.append(
             {
                 "label": label, "title": chart.title, "seconds": chart.seconds, "exact": chart.exact, "facts": chart.facts, "ops": ops,
-                "lanes": [[short(lane), len(rows)] for lane, rows in chart.lanes.items()],
-                "tracks": [[short(t.lane), t.exact] for t in chart.tracks],
+                "tracks": [[short(track), len(rows)] for track, rows in chart.tracks.items()],
+                "memory": [[short(m.device), m.exact] for m in chart.memory],
             }
         )  # fmt: skip
         found: Columns = {
@@ -155,9 +156,9 @@ def packed_charts(
             "op": [op_number[b.op] for b in bars],
             "kind": [KINDS.index(b.kind) for b in bars],
             "critical": [int(b.critical) for b in bars],
-            "trackSize": [len(t.at) for t in tracks],
-            "trackAt": np.rint(np.concatenate([[], *(t.at for t in tracks)]) * ticks).astype(np.int64),
-            "trackBytes": np.rint(np.concatenate([[], *(t.bytes for t in tracks)])).astype(np.int64),
+            "memorySize": [len(m.at) for m in memory],
+            "memoryAt": np.rint(np.concatenate([[], *(m.at for m in memory)]) * ticks).astype(np.int64),
+            "memoryBytes": np.rint(np.concatenate([[], *(m.bytes for m in memory)])).astype(np.int64),
         }
         columns.update((f"chart{at}.{name}", values) for name, values in found.items())
     if heads:
@@ -165,13 +166,13 @@ def packed_charts(
     return heads, columns
 
 
-def _thinned(track: Track, seconds: float) -> Track:
-    """A track of at most POINTS moments: of each stretch of time the most that is held in it."""
-    if len(track.at) <= POINTS:
-        return track
-    part = (track.at / (seconds or 1.0) * POINTS).astype(np.int64)
+def _thinned(memory: MemoryTrack, seconds: float) -> MemoryTrack:
+    """At most POINTS moments of a memory: for each interval of time the most that is held in it."""
+    if len(memory.at) <= POINTS:
+        return memory
+    part = (memory.at / (seconds or 1.0) * POINTS).astype(np.int64)
     first = np.flatnonzero(np.diff(part, prepend=-1))
-    return Track(track.lane, track.at[first], np.maximum.reduceat(track.bytes, first), track.exact)
+    return MemoryTrack(memory.device, memory.at[first], np.maximum.reduceat(memory.bytes, first), memory.exact)
 
 
 def _rows(bars: Sequence[Bar]) -> list[list[Bar]]:
@@ -207,12 +208,12 @@ _STYLE = """
 
 
 def _svg(chart: Chart, width: int) -> str:
-    lanes = chart.lanes
-    left = max([len(short(lane)) for lane in lanes] or [0]) * _CHAR + 16
+    tracks = chart.tracks
+    left = max([len(short(track)) for track in tracks] or [0]) * _CHAR + 16
     scale = (width - left - 12) / (chart.seconds or 1.0)
     out, y = [], float(_TOP)
-    for lane, rows in lanes.items():
-        out.append(f'<text x="4" y="{y + 13:.0f}">{escape(short(lane))}</text>')
+    for track, rows in tracks.items():
+        out.append(f'<text x="4" y="{y + 13:.0f}">{escape(short(track))}</text>')
         for row in rows:
             out += _svg_row(row, left, y, scale)
             y += _ROW

@@ -1,7 +1,7 @@
 """Placement by search: constraints stay hard, and everything else goes where the step is fastest.
 
 Requests, partial specs, colocation and supported device types have become groups and candidates already
-(`rules/colocation.py`); a group is a unit of the problem, its candidates are the devices it may have. Nodes that
+(`rules/colocation.py`). The groups are those of the problem; candidates are the devices that a group may have. Nodes that
 the step does not run stay where the rules put them, unless they share a group with one that runs. The
 placement by the rules is one of the starts.
 """
@@ -84,29 +84,29 @@ def assign(
     ordered = topologically(nodes)
     place = {node: i for i, node in enumerate(ordered)}
     roots = np.array([groups.find(node.index) for node in ordered])
-    _, first, unit = np.unique(roots, return_index=True, return_inverse=True)
+    _, first, group = np.unique(roots, return_index=True, return_inverse=True)
     number = np.array([groups.number[root] for root in roots[first].tolist()])
     kinds, kind = np.unique(number, return_inverse=True)
     allowed = np.zeros((len(kinds), len(cluster.devices)), bool)
     for k, demand in enumerate(kinds.tolist()):
         allowed[k, list(groups.constraints.candidates(demand).devices)] = True
     rules = np.array([by_rules[node.index] for node in ordered], np.int32)
-    of_unit: Ints = kind.astype(np.int32)
+    of_group: Ints = kind.astype(np.int32)
     runs = np.ones(len(first), bool)
     if running is not None:  # what does not run stays where it is
         runs[:] = False
-        runs[unit[[place[node] for node in running if node in place]]] = True
+        runs[group[[place[node] for node in running if node in place]]] = True
         idle = np.flatnonzero(~runs)
         fixed, row = np.unique(rules[first[idle]], return_inverse=True)
-        of_unit[idle] = len(allowed) + row
+        of_group[idle] = len(allowed) + row
         allowed = np.concatenate([allowed, np.eye(len(cluster.devices), dtype=bool)[fixed]])
     problem = step_problem(
-        ordered, cluster, running=running, feeds=feeds, unit=unit.astype(np.int32), allowed=allowed,
-        allowed_kind=of_unit[unit], objective=objective, costs=costs, narrow=narrow,
+        ordered, cluster, running=running, feeds=feeds, group=group.astype(np.int32), allowed=allowed,
+        allowed_kind=of_group[group], objective=objective, costs=costs, narrow=narrow,
         fetches=fetches, contended=contended, sizes=sizes, at_hand=at_hand,
     )  # fmt: skip
     if callable(strategy):
-        solution = _by_function(problem, strategy, np.where(runs[unit], -1, rules), ordered, cluster)
+        solution = _by_function(problem, strategy, np.where(runs[group], -1, rules), ordered, cluster)
     else:
         if strategy not in SEARCHES:
             raise ValueError(f"There is no search {strategy!r}; searches: {', '.join(SEARCHES)}")
@@ -130,7 +130,7 @@ def assign(
             raise _does_not_fit(e, problem, ordered, cluster) from None
     solution = replace(solution, minimized=objective)
     back = [place[node] for node in nodes]
-    chosen = problem.unit_allowed.sum(axis=1)[problem.unit] > 1
+    chosen = problem.group_allowed.sum(axis=1)[problem.group] > 1
     return solution.assignment[back], chosen[back], solution
 
 
@@ -192,7 +192,7 @@ def _by_function(
     if given.min() < 0 or given.max() >= problem.devices:
         raise InvalidArgumentError.of(f"The strategy {name} must return devices from 0 to {problem.devices - 1}")
     assignment = np.where(fixed >= 0, fixed, given).astype(np.int32)
-    allowed = problem.unit_allowed[problem.unit]
+    allowed = problem.group_allowed[problem.group]
     wrong = np.flatnonzero(~allowed[np.arange(problem.nodes), assignment])
     if len(wrong):
         node, names = nodes[wrong[0]], [str(d.name) for d in cluster.devices]
@@ -238,6 +238,6 @@ def _does_not_fit(
     heavy = [i for i in e.nodes.tolist() if problem.memory[i] > 0]
     state = [(nodes[i], float(problem.memory[i])) for i in heavy]
     may = [cluster.devices[d] for d in e.devices]
-    if e.short and len(np.unique(problem.unit[heavy])) == 1:
+    if e.short and len(np.unique(problem.group[heavy])) == 1:
         return one_too_large(state, may, len(may) == problem.devices)
     return all_too_large(state, may, e.short)

@@ -1,7 +1,7 @@
 """Lower bounds of the objectives.
 
 Weigh the devices with numbers that sum up to 1: the largest load is at least the weighted mean of the loads,
-and that is at least the sum over units of the cheapest weighted time. The best weights are found by
+and that is at least the sum over groups of the cheapest weighted time. The best weights are found by
 subgradient steps; each weighting on the way is a proof by itself. Memory is left out, and communication but for what is forced: a value
 whose source and target have no device in common must travel. A device has the work and the values that it must have, and a step takes
 at least as long as its longest way, each node on its fastest device, and as all work on all cores.
@@ -16,7 +16,7 @@ from .problem import Objective, Problem
 from .types import Floats
 
 STEPS = 100
-SAMPLE = 20_000  # units, at least, from which weights are taken
+SAMPLE = 20_000  # groups, at least, from which weights are taken
 
 
 def lower_bound(problem: Problem, *, proven: float = 0.0, known: float = np.inf) -> float:
@@ -63,20 +63,20 @@ def _forced_travel(problem: Problem) -> Floats:
 
 
 def _forced(problem: Problem) -> float:
-    """The largest load that devices must have: of units that can be nowhere else, and of values that must come or go."""
+    """The largest load that devices must have: of groups that can be nowhere else, and of values that must come or go."""
     first, kind = problem.alike
     allowed = problem.allowed_on(first)
-    units = np.flatnonzero(allowed @ np.bincount(kind) == 1)
-    only = np.full(problem.units, -1, np.int64)
-    only[units] = first[allowed[units].argmax(axis=1)]
-    here = only[problem.unit]
+    groups = np.flatnonzero(allowed @ np.bincount(kind) == 1)
+    only = np.full(problem.groups, -1, np.int64)
+    only[groups] = first[allowed[groups].argmax(axis=1)]
+    here = only[problem.group]
     nodes = np.flatnonzero(here >= 0)
     load = np.bincount(here[nodes], problem.seconds[problem.device_class[here[nodes]], nodes], problem.devices)
     if problem.objective is Objective.MAKESPAN:
         return float((load / problem.slots).max())
     a, charged = problem.arrays, []
     value = np.repeat(np.arange(len(a.value_source)), np.diff(a.value_start))
-    ends = problem.unit[a.value_source[value]], problem.unit[a.value_target]
+    ends = problem.group[a.value_source[value]], problem.group[a.value_target]
     for end, other in (ends, ends[::-1]):
         crosses = (only[end] >= 0) & ~allowed[other, kind[only[end]]]
         charged.append(np.stack([value[crosses], only[end[crosses]]]))
@@ -89,15 +89,15 @@ def _fastest(problem: Problem) -> Floats:
     """(n,) the least time of each node on a device that it may have."""
     best, first = np.full(problem.nodes, np.inf), problem.alike[0]
     for d, may in zip(first, problem.allowed_on(first).T, strict=True):
-        np.minimum(best, problem.seconds[problem.device_class[d]], out=best, where=may[problem.unit])
+        np.minimum(best, problem.seconds[problem.device_class[d]], out=best, where=may[problem.group])
     return best
 
 
 def _balance(problem: Problem) -> float:
     first, kind = problem.alike
-    time = np.full((len(first), problem.units), np.inf)
+    time = np.full((len(first), problem.groups), np.inf)
     for row, d, may in zip(time, first, problem.allowed_on(first).T, strict=True):
-        row[may] = np.bincount(problem.unit, problem.seconds[problem.device_class[d]], problem.units)[may]
+        row[may] = np.bincount(problem.group, problem.seconds[problem.device_class[d]], problem.groups)[may]
     if problem.objective is Objective.MAKESPAN:
         time /= problem.slots[first, None]
     else:
@@ -108,7 +108,7 @@ def _balance(problem: Problem) -> float:
         like.setdefault(row.tobytes(), []).append(k)
     rows = time[[same[0] for same in like.values()]]
     count = np.array([np.bincount(kind)[same].sum() for same in like.values()])
-    # Any weights prove a bound, so for many units they are sought on some of them.
+    # Any weights prove a bound, so for many groups they are sought on some of them.
     sample = rows[:, :: max(rows.shape[1] // SAMPLE, 1)]
     uniform = np.full(len(rows), 1.0 / count.sum())
     best, found, weight = 0.0, uniform, uniform

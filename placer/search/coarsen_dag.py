@@ -6,7 +6,7 @@ keep that true. Where no such edge is left (each node has several ways in and ou
 (longest way from a start) that share an input or a consumer are merged: the depth of the merged graph still
 grows along every edge. So rounds of chains and rounds of siblings take turns, under caps on work and memory.
 
-A node that shares a unit with others may merge with nodes that have no other unit; then these join the unit.
+A node that shares a group with others may merge with nodes that have no other group; then these join the group.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def _depths(a: Arrays, order: Ints) -> Ints:
 
 @compiled
 def _may_merge(
-    i: Whole, j: Whole, unit: Ints, members: Ints, work: Floats, memory: Floats, allowed: Flags,
+    i: Whole, j: Whole, group: Ints, members: Ints, work: Floats, memory: Floats, allowed: Flags,
     work_cap: float, memory_cap: float,
 ) -> bool:  # fmt: skip
-    p, q = unit[i], unit[j]
+    p, q = group[i], group[j]
     if p == q:
         return True
     if members[p] > 1 and members[q] > 1:
@@ -52,11 +52,11 @@ def _may_merge(
 
 @compiled
 def _merge(
-    i: Whole, j: Whole, mate: Ints, unit: Ints, members: Ints, work: Floats, memory: Floats, allowed: Flags
+    i: Whole, j: Whole, mate: Ints, group: Ints, members: Ints, work: Floats, memory: Floats, allowed: Flags
 ) -> None:
-    """Pair two nodes; the unit of the one that is alone goes up in the other's."""
+    """Pair two nodes; the group of the one that is alone goes up in the other's."""
     mate[i], mate[j] = j, i
-    p, q = unit[i], unit[j]
+    p, q = group[i], group[j]
     if p == q:
         members[p] -= 1
         return
@@ -64,7 +64,7 @@ def _merge(
         keep, gone, moved = p, q, j
     else:
         keep, gone, moved = q, p, i
-    unit[moved] = keep
+    group[moved] = keep
     work[keep] += work[gone]
     memory[keep] += memory[gone]
     members[gone] = 0
@@ -74,7 +74,7 @@ def _merge(
 
 @compiled
 def _chains(
-    a: Arrays, order: Ints, unit: Ints, members: Ints, work: Floats, memory: Floats, allowed: Flags,
+    a: Arrays, order: Ints, group: Ints, members: Ints, work: Floats, memory: Floats, allowed: Flags,
     work_cap: float, memory_cap: float, mate: Ints,
 ) -> None:  # fmt: skip
     """Pair ends of edges that are the only one out or the only one in, the most bytes of a node first."""
@@ -99,15 +99,15 @@ def _chains(
                 x = np.int64(a.value_target[e])
                 if mate[x] >= 0 or a.value_bytes[v] <= best or (ways_out[u] > 1 and ways_in[x] > 1):
                     continue
-                if _may_merge(u, x, unit, members, work, memory, allowed, work_cap, memory_cap):
+                if _may_merge(u, x, group, members, work, memory, allowed, work_cap, memory_cap):
                     best, chosen = a.value_bytes[v], x
         if chosen >= 0:
-            _merge(u, chosen, mate, unit, members, work, memory, allowed)
+            _merge(u, chosen, mate, group, members, work, memory, allowed)
 
 
 @compiled
 def _sibling(
-    free: Whole, x: Whole, depth: Ints, unit: Ints, members: Ints, work: Floats, memory: Floats, allowed: Flags,
+    free: Whole, x: Whole, depth: Ints, group: Ints, members: Ints, work: Floats, memory: Floats, allowed: Flags,
     work_cap: float, memory_cap: float, mate: Ints,
 ) -> Whole:  # fmt: skip
     """Pair a node with one that is free (-1: none), if they may merge; returns the one that is free then."""
@@ -115,15 +115,15 @@ def _sibling(
         return free
     if free < 0 or depth[free] != depth[x]:
         return x
-    if not _may_merge(free, x, unit, members, work, memory, allowed, work_cap, memory_cap):
+    if not _may_merge(free, x, group, members, work, memory, allowed, work_cap, memory_cap):
         return x
-    _merge(free, x, mate, unit, members, work, memory, allowed)
+    _merge(free, x, mate, group, members, work, memory, allowed)
     return np.int64(-1)
 
 
 @compiled
 def _siblings(
-    a: Arrays, depth: Ints, unit: Ints, members: Ints, work: Floats, memory: Floats, allowed: Flags,
+    a: Arrays, depth: Ints, group: Ints, members: Ints, work: Floats, memory: Floats, allowed: Flags,
     work_cap: float, memory_cap: float, mate: Ints,
 ) -> None:  # fmt: skip
     """Pair nodes of the same depth that share an input, or a consumer."""
@@ -131,38 +131,38 @@ def _siblings(
         free: Whole = np.int64(-1)
         for e in range(a.value_start[v], a.value_start[v + 1]):
             x = np.int64(a.value_target[e])
-            free = _sibling(free, x, depth, unit, members, work, memory, allowed, work_cap, memory_cap, mate)
+            free = _sibling(free, x, depth, group, members, work, memory, allowed, work_cap, memory_cap, mate)
     for y in range(len(depth)):
         free = np.int64(-1)
         for e in range(a.input_start[y], a.input_start[y + 1]):
             x = np.int64(a.value_source[a.input_value[e]])
-            free = _sibling(free, x, depth, unit, members, work, memory, allowed, work_cap, memory_cap, mate)
+            free = _sibling(free, x, depth, group, members, work, memory, allowed, work_cap, memory_cap, mate)
 
 
 def coarser(problem: Problem, work_cap: float, memory_cap: float, siblings: bool) -> tuple[Problem, Ints]:
     """A problem with fewer nodes, and for each node of this one the node there that holds it.
 
     Args:
-        work_cap, memory_cap: no unit grows beyond this (seconds on its fastest device, bytes).
+        work_cap, memory_cap: no group grows beyond this (seconds on its fastest device, bytes).
         siblings: merge nodes of the same depth; else chains.
     """
     a, n = problem.arrays, problem.nodes
-    work = summed(problem.unit, problem.seconds.min(axis=0), problem.units)
-    unit, members = problem.unit.copy(), np.bincount(problem.unit, minlength=problem.units).astype(np.int32)
-    memory, allowed = problem.unit_memory.copy(), problem.unit_allowed.copy()
+    work = summed(problem.group, problem.seconds.min(axis=0), problem.groups)
+    group, members = problem.group.copy(), np.bincount(problem.group, minlength=problem.groups).astype(np.int32)
+    memory, allowed = problem.group_memory.copy(), problem.group_allowed.copy()
     mate = np.full(n, -1, np.int32)
     if siblings:
         depth = _depths(a, problem.topological)
-        _siblings(a, depth, unit, members, work, memory, allowed, work_cap, memory_cap, mate)
+        _siblings(a, depth, group, members, work, memory, allowed, work_cap, memory_cap, mate)
     else:
-        _chains(a, problem.topological, unit, members, work, memory, allowed, work_cap, memory_cap, mate)
+        _chains(a, problem.topological, group, members, work, memory, allowed, work_cap, memory_cap, mate)
     is_first = (mate < 0) | (mate > np.arange(n))
     number = np.cumsum(is_first) - 1
     label: Ints = np.where(is_first, number, number[mate]).astype(np.int32)
-    return _contracted(problem, label, unit, allowed), label
+    return _contracted(problem, label, group, allowed), label
 
 
-def _contracted(problem: Problem, label: Ints, unit: Ints, allowed: Flags) -> Problem:
+def _contracted(problem: Problem, label: Ints, group: Ints, allowed: Flags) -> Problem:
     count = int(label.max()) + 1
     a = problem.arrays
     value = np.repeat(np.arange(len(a.value_source), dtype=np.int64), np.diff(a.value_start))
@@ -178,9 +178,9 @@ def _contracted(problem: Problem, label: Ints, unit: Ints, allowed: Flags) -> Pr
     value = number[value]
     by_value = np.argsort(value, kind="stable")
     used = used[order]
-    old_unit = np.empty(count, np.int32)
-    old_unit[label] = unit
-    kept, new_unit = np.unique(old_unit, return_inverse=True)
+    old_group = np.empty(count, np.int32)
+    old_group[label] = group
+    kept, new_group = np.unique(old_group, return_inverse=True)
     return replace(
         problem,
         seconds=np.stack([summed(label, row, count) for row in problem.seconds]),
@@ -194,9 +194,9 @@ def _contracted(problem: Problem, label: Ints, unit: Ints, allowed: Flags) -> Pr
         used=None if problem.used is None else _mean(label, problem.used, problem.seconds.min(axis=0), count),
         value_start=starts(value[by_value], len(used)),
         value_target=target[by_value],
-        unit=new_unit.astype(np.int32),
+        group=new_group.astype(np.int32),
         allowed=allowed[kept],
-        allowed_kind=new_unit.astype(np.int32),
+        allowed_kind=new_group.astype(np.int32),
         priority=None if problem.priority is None else np.maximum.reduceat(
             problem.priority[np.argsort(label, kind="stable")],
             np.searchsorted(np.sort(label), np.arange(count)),
@@ -223,18 +223,18 @@ def _mean(label: Ints, numbers: Floats, weights: Floats, count: int) -> Floats:
 def levels(
     problem: Problem, coarsest: int, work_cap: float, memory_cap: float, densest: float = np.inf, effort: float = np.inf
 ) -> list[tuple[Problem, Ints]]:
-    """Coarser and coarser problems, each with the unit that every unit of the finest has there.
+    """Coarser and coarser problems, each with the group that every group of the finest has there.
 
     Args:
-        coarsest: units, at most, that a problem has after which none coarser follows. densest: the same for inputs of a
+        coarsest: groups, at most, that a problem has after which none coarser follows. densest: the same for inputs of a
             node, on average: values that merging does not do away with make a coarser problem no cheaper.
         effort: nodes of all problems that are looked at, at most.
     """
-    out = [(problem, np.arange(problem.units, dtype=np.int32))]
-    one_of = np.unique(problem.unit, return_index=True)[1]  # a node of each unit
+    out = [(problem, np.arange(problem.groups, dtype=np.int32))]
+    one_of = np.unique(problem.group, return_index=True)[1]  # a node of each group
     at = np.arange(problem.nodes, dtype=np.int32)
     siblings, stuck = False, 0
-    while out[-1][0].units > coarsest and stuck < 2:
+    while out[-1][0].groups > coarsest and stuck < 2:
         fine = out[-1][0]
         effort -= fine.nodes
         if len(fine.value_target) > densest * fine.nodes or effort < 0:
@@ -246,5 +246,5 @@ def levels(
             stuck += 1
             continue
         stuck = 0
-        out.append((coarse, coarse.unit[at[one_of]]))
+        out.append((coarse, coarse.group[at[one_of]]))
     return out

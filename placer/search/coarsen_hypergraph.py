@@ -1,6 +1,6 @@
 """Multilevel coarsening: the items that a search moves, and the values (hyperedges) that join them.
 
-An item is a set of nodes that moves as one: a unit, or many units merged. A value joins all items that make
+An item is a set of nodes that moves as one: a group, or many groups merged. A value joins all items that make
 or need it. For the load of a device only this matters, not which item makes the value: the value is charged to
 every device it touches when it touches two or more. So items and values are a weighted hypergraph, and a
 coarser level is the same thing with fewer items.
@@ -36,14 +36,14 @@ class Items(NamedTuple):
 
 
 def items_of(problem: Problem) -> Items:
-    """The units of a problem as items."""
+    """The groups of a problem as items."""
     a = problem.arrays
     owner = np.repeat(np.arange(len(a.value_source), dtype=np.int64), np.diff(a.value_start))
     pins = np.concatenate([a.value_source, a.value_target])
     values = np.concatenate([np.arange(len(a.value_source), dtype=np.int64), owner])
-    m = problem.units
-    seconds = np.stack([summed(problem.unit, row, m) for row in problem.seconds])
-    return _with_pins(seconds, problem.unit_memory, problem.unit_allowed, values, problem.unit[pins], a.value_bytes)
+    m = problem.groups
+    seconds = np.stack([summed(problem.group, row, m) for row in problem.seconds])
+    return _with_pins(seconds, problem.group_memory, problem.group_allowed, values, problem.group[pins], a.value_bytes)
 
 
 def contracted(items: Items, label: Ints) -> Items:
@@ -182,4 +182,4 @@ def coarsened(
 def memory_share(p: Problem) -> float:
     """Memory that an item may need at most: a quarter of a device, so that items can still be packed."""
     finite: Floats = p.capacity[np.isfinite(p.capacity)]
-    return max(float(finite.min()) / 4, float(p.unit_memory.max())) if len(finite) else np.inf
+    return max(float(finite.min()) / 4, float(p.group_memory.max())) if len(finite) else np.inf

@@ -1,7 +1,7 @@
 """Crossover of assignments for a step on a clock: the begin of the step as one has it, its end as another.
 
 Walks that set out from different places find good assignments of different parts of a step. So each of them is cut at many moments, and
-joined with each other one: units that start before the cut in the first parent go where that has them, the rest where the other has
+joined with each other one: groups that start before the cut in the first parent go where that has them, the rest where the other has
 them. Devices that nothing tells apart are renamed in the other, so that as many bytes as possible stay on their device at the cut: an
 assignment problem. The clock runs all children, each until it is sure to be worse than all parents.
 """
@@ -29,7 +29,7 @@ CUT_END_S = 2e-9  # price of looking whether a value's end lies behind a cut
 PAIR_S = 6e-4  # price of a pair of parents besides
 
 Valued: TypeAlias = tuple[float, Ints]
-"""An assignment of units (m,), and its objective."""
+"""An assignment of groups (m,), and its objective."""
 
 
 def crossed(
@@ -50,7 +50,7 @@ def crossed(
 
         def judged(pair: tuple[Valued, Valued], shift: float, limit: float = limit) -> tuple[Ints, Floats, int]:
             children = _children(p, kinds, pair[0][1], pair[1][1], shift)
-            return children, *_values(p.arrays, p.rank, p.contended, behind, p.unit, children, limit)
+            return children, *_values(p.arrays, p.rank, p.contended, behind, p.group, children, limit)
 
         best: list[Valued] = []  # of each pair's children
         for children, values, runs in cores.map(judged, pairs, shifts):
@@ -74,37 +74,37 @@ def _best(found: Iterable[Valued]) -> list[Valued]:
 
 
 def _children(p: Problem, kinds: Ints, first: Ints, other: Ints, shift: float) -> Ints:
-    """Assignments of units (C, m) that begin as `first` and end as `other`, and keep all constraints.
+    """Assignments of groups (C, m) that begin as `first` and end as `other`, and keep all constraints.
 
     Args:
         shift: where each cut is between two places that are evenly spread: from 0 to 1.
     """
-    start, _, _ = p.clocked(first[p.unit])
-    begins = np.full(p.units, np.inf)
-    np.minimum.at(begins, p.unit, start)
-    place = np.empty(p.units, np.int32)
-    place[np.argsort(begins, kind="stable")] = np.arange(p.units, dtype=np.int32)
-    cuts = np.unique(((np.arange(CUTS) + shift) * p.units / CUTS).astype(np.int32))
+    start, _, _ = p.clocked(first[p.group])
+    begins = np.full(p.groups, np.inf)
+    np.minimum.at(begins, p.group, start)
+    place = np.empty(p.groups, np.int32)
+    place[np.argsort(begins, kind="stable")] = np.arange(p.groups, dtype=np.int32)
+    cuts = np.unique(((np.arange(CUTS) + shift) * p.groups / CUTS).astype(np.int32))
     stays = np.zeros((len(cuts), p.devices, p.devices))
-    _add_stays(p.arrays, p.unit, place, cuts, first, other, stays)
+    _add_stays(p.arrays, p.group, place, cuts, first, other, stays)
     stays[:, kinds[:, None] != kinds] = -1e30  # what is not alike is not renamed
     children = []
     for cut, weights in zip(cuts, stays, strict=True):
         renamed = linear_sum_assignment(weights, maximize=True)[1]
         child = np.where(place < cut, first, renamed[other]).astype(np.int32)
-        is_allowed = p.unit_allowed[np.arange(p.units), child].all()
-        if is_allowed and (np.bincount(child, p.unit_memory, p.devices) <= p.capacity).all():
+        is_allowed = p.group_allowed[np.arange(p.groups), child].all()
+        if is_allowed and (np.bincount(child, p.group_memory, p.devices) <= p.capacity).all():
             children.append(child)
-    return np.array(children, np.int32).reshape(-1, p.units)
+    return np.array(children, np.int32).reshape(-1, p.groups)
 
 
 @compiled
-def _add_stays(a: Arrays, unit: Ints, place: Ints, cuts: Ints, first: Ints, other: Ints, stays: Floats) -> None:
+def _add_stays(a: Arrays, group: Ints, place: Ints, cuts: Ints, first: Ints, other: Ints, stays: Floats) -> None:
     """Add to `stays` (C, D, D) the bytes of values over each cut, whichever way: from or to a device of `other`, and of `first`."""
     for v in range(len(a.value_source)):
-        x = unit[a.value_source[v]]
+        x = group[a.value_source[v]]
         for e in range(a.value_start[v], a.value_start[v + 1]):
-            y = unit[a.value_target[e]]
+            y = group[a.value_target[e]]
             early, late = (x, y) if place[x] < place[y] else (y, x)
             for c in range(len(cuts)):
                 if place[early] < cuts[c] <= place[late]:
@@ -113,9 +113,9 @@ def _add_stays(a: Arrays, unit: Ints, place: Ints, cuts: Ints, first: Ints, othe
 
 @compiled
 def _values(
-    a: Arrays, rank: Ints, contended: bool, behind: Floats, unit: Ints, children: Ints, limit: float
+    a: Arrays, rank: Ints, contended: bool, behind: Floats, group: Ints, children: Ints, limit: float
 ) -> tuple[Floats, int]:
-    """(C,) the objectives of assignments of units (C, m), infinite above the limit; and how many nodes were run for it."""
+    """(C,) the objectives of assignments of groups (C, m), infinite above the limit; and how many nodes were run for it."""
     n, runs = len(rank), 0
     by_rank, ended = np.empty(n, np.int32), np.empty(n, np.int32)
     by_readiness, unrecorded = np.empty(0, np.int32), np.empty((2, 0))
@@ -123,7 +123,7 @@ def _values(
         by_rank[rank[i]] = i
     c, start, finish, values = clocks(a, 0), np.empty(n), np.empty(n), np.empty(len(children))
     for k in range(len(children)):
-        device = children[k][unit]
+        device = children[k][group]
         begin(a, device, c)
         values[k] = advance(
             a, device, rank, by_rank, contended, start, finish, c, 0, behind, limit, by_readiness, unrecorded, ended

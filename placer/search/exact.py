@@ -33,7 +33,7 @@ CASES = 50_000  # assignments that are tried one by one: less than a second
 
 
 class Proven(NamedTuple):
-    """An assignment of units that is better than what was known, or None; and a lower bound."""
+    """An assignment of groups that is better than what was known, or None; and a lower bound."""
 
     where: Ints | None
     bound: float
@@ -47,14 +47,14 @@ def is_small(problem: Problem, items: Items) -> bool:
 
 
 def _cases(problem: Problem) -> float:
-    return float(problem.devices) ** min(problem.units, 64)
+    return float(problem.devices) ** min(problem.groups, 64)
 
 
 def exactly(problem: Problem, items: Items, chosen: Ints, value: float, bound: float) -> Proven:
     """Solve for the optimum.
 
     Args:
-        items: the units. chosen: the best assignment of units known, with its value. bound: a lower bound.
+        items: the groups. chosen: the best assignment of groups known, with its value. bound: a lower bound.
 
     Raises:
         ValueError: the problem is too large to try all assignments, and is not about the largest load.
@@ -63,7 +63,7 @@ def exactly(problem: Problem, items: Items, chosen: Ints, value: float, bound: f
         return Proven(None, bound)
     if problem.objective is not Objective.THROUGHPUT:
         return _by_trying(problem, items)
-    label = np.arange(problem.units, dtype=np.int32)
+    label = np.arange(problem.groups, dtype=np.int32)
     most = max(VARIABLES // problem.devices, 2)
     merged = len(items.memory) > most
     if merged:  # only items that are together already: the known assignment stays within reach
@@ -80,11 +80,11 @@ def _by_trying(problem: Problem, items: Items) -> Proven:
     if _cases(problem) > CASES:
         raise ValueError(
             f"The exact search of the objective {problem.objective.value!r} tries all assignments, and "
-            f"{problem.units} units on {problem.devices} devices have more than {CASES}; try 'auto'"
+            f"{problem.groups} groups on {problem.devices} devices have more than {CASES}; try 'auto'"
         )
-    where = np.full(problem.units, -1, np.int32)
+    where = np.full(problem.groups, -1, np.int32)
     best = try_all(
-        problem.arrays, problem.rank, problem.contended, problem.unit, items, problem.capacity, where,
+        problem.arrays, problem.rank, problem.contended, problem.group, items, problem.capacity, where,
     )  # fmt: skip
     return Proven(where if best < np.inf else None, best)
 

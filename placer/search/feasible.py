@@ -1,8 +1,8 @@
 """A first feasible assignment, or the tightest set of nodes that has none.
 
 By Hall's theorem memory can only fit if every set of devices can hold what may be nowhere else; it is
-enough to look at unions of the sets that units demand. That is checked first, as it names what is short.
-Packing is harder than that (it is bin packing): so units are packed along a topological order, which keeps
+enough to look at unions of the sets that groups demand. That is checked first, as it names what is short.
+Packing is harder than that (it is bin packing): so groups are packed along a topological order, which keeps
 neighbours together, then by size, the largest first, and at last by a small integer programme.
 """
 
@@ -23,10 +23,10 @@ PROGRAMME = 20_000  # binary variables that the packing programme may have
 
 def check(problem: Problem) -> None:
     """Raise InfeasibleError when no assignment can exist, by the tests that are cheap."""
-    allowed, memory = problem.unit_allowed, problem.unit_memory
+    allowed, memory = problem.group_allowed, problem.group_memory
     nowhere = np.flatnonzero(~allowed.any(axis=1))
     if len(nowhere):
-        nodes = np.flatnonzero(problem.unit == nowhere[0]).astype(np.int32)
+        nodes = np.flatnonzero(problem.group == nowhere[0]).astype(np.int32)
         raise InfeasibleError(
             f"{_nodes(nodes)} must share a device, and no device may have all of them", nodes, (), 0.0
         )
@@ -34,7 +34,7 @@ def check(problem: Problem) -> None:
     largest = np.where(allowed, problem.capacity, -np.inf).max(axis=1)
     for u in np.flatnonzero(memory > largest * (1 + 1e-12)):
         if memory[u] - largest[u] > worst:
-            worst, tightest = memory[u] - largest[u], (problem.unit == u, allowed[u])
+            worst, tightest = memory[u] - largest[u], (problem.group == u, allowed[u])
     if tightest is not None:
         nodes, devices = np.flatnonzero(tightest[0]).astype(np.int32), np.flatnonzero(tightest[1])
         message = (
@@ -48,7 +48,7 @@ def check(problem: Problem) -> None:
         confined = ~np.any(kinds & ~devices_of, axis=1)
         short = need[confined].sum() - problem.capacity[devices_of].sum()
         if short > worst + 1e-9 * need.sum():
-            worst, tightest = short, (confined[kind][problem.unit], devices_of)
+            worst, tightest = short, (confined[kind][problem.group], devices_of)
     if tightest is not None:
         nodes, devices = np.flatnonzero(tightest[0]).astype(np.int32), np.flatnonzero(tightest[1])
         message = (
@@ -87,21 +87,21 @@ def _list(numbers: npt.NDArray[Any]) -> str:
 
 
 def first_assignment(problem: Problem) -> Ints:
-    """(units,) a device for each unit, within memory; plain and quick.
+    """(groups,) a device for each group, within memory; plain and quick.
 
     Raises:
         InfeasibleError: there is none, or none was found; the text tells which.
     """
     check(problem)
-    allowed, memory, capacity = problem.unit_allowed, problem.unit_memory, problem.capacity
+    allowed, memory, capacity = problem.group_allowed, problem.group_memory, problem.capacity
     work = problem.seconds.sum(axis=1, where=np.isfinite(problem.seconds))[problem.device_class]
     fastest_first = np.argsort(work, kind="stable").astype(np.int32)
     for d in fastest_first:
         if allowed[:, d].all() and memory.sum() <= capacity[d]:
-            return np.full(problem.units, d, np.int32)
-    units = problem.unit[topological_order(problem.arrays, False)]
-    _, first = np.unique(units, return_index=True)
-    along = units[np.sort(first)]
+            return np.full(problem.groups, d, np.int32)
+    groups = problem.group[topological_order(problem.arrays, False)]
+    _, first = np.unique(groups, return_index=True)
+    along = groups[np.sort(first)]
     few = along[np.argsort(allowed.sum(axis=1)[along], kind="stable")]
     large = np.lexsort((-memory, allowed.sum(axis=1))).astype(np.int32)
     for order in (along, few, large):
@@ -115,13 +115,13 @@ def first_assignment(problem: Problem) -> Ints:
     holding = np.flatnonzero(memory > 0)
     raise InfeasibleError(
         f"No packing of {memory.sum():.6g} bytes into {capacity.sum():.6g} was found, though the sums fit "
-        f"({-short:.6g} bytes to spare); the largest piece, unit {memory.argmax()}, needs {memory.max():.6g}",
+        f"({-short:.6g} bytes to spare); the largest piece, group {memory.argmax()}, needs {memory.max():.6g}",
         np.flatnonzero(problem.memory > 0).astype(np.int32), tuple(np.flatnonzero(allowed[holding].any(axis=0)).tolist()), 0.0,
     )  # fmt: skip
 
 
 def _packed(order: Ints, devices: Ints, allowed: Flags, memory: Floats, capacity: Floats) -> Ints | None:
-    """First fit: each unit onto the device of the one before it, if it fits there, else onto the first."""
+    """First fit: each group onto the device of the one before it, if it fits there, else onto the first."""
     free, out, at = capacity.copy(), np.empty(len(memory), np.int32), -1
     for u in order.tolist():
         if at < 0 or not allowed[u, at] or memory[u] > free[at]:
@@ -142,10 +142,10 @@ def _packed_exactly(allowed: Flags, memory: Floats, capacity: Floats) -> Ints | 
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import coo_array
 
-    unit, device = np.divmod(np.arange(m * devices), devices)
-    one = coo_array((np.ones(m * devices), (unit, np.arange(m * devices))), shape=(m, m * devices))
+    group, device = np.divmod(np.arange(m * devices), devices)
+    one = coo_array((np.ones(m * devices), (group, np.arange(m * devices))), shape=(m, m * devices))
     scale = max(memory.max(), 1e-300)
-    fits = coo_array((memory[unit] / scale, (device, np.arange(m * devices))), shape=(devices, m * devices))
+    fits = coo_array((memory[group] / scale, (device, np.arange(m * devices))), shape=(devices, m * devices))
     limits = np.minimum(capacity / scale, memory.sum() / scale * 2 + 1)
     done = milp(
         np.zeros(m * devices),

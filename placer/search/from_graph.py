@@ -81,7 +81,7 @@ def step_problem(
     *,
     running: Collection[Node] | None = None,
     feeds: Collection[Tensor] = (),
-    unit: Ints | None = None,
+    group: Ints | None = None,
     allowed: Flags | None = None,
     allowed_kind: Ints | None = None,
     objective: Objective = Objective.MAKESPAN,
@@ -103,7 +103,7 @@ def step_problem(
             copies, is not sent.
         running: those that the step runs; the others cost nothing. None: all run.
         feeds: tensors that the client gives.
-        unit, allowed, allowed_kind: as in `Problem`; None: each node by itself, on any device.
+        group, allowed, allowed_kind: as in `Problem`; None: each node by itself, on any device.
         costs: what was measured; None: analytic costs alone.
         narrow: whether float32 values cross between devices as bfloat16.
         contended: whether transfers over the same link wait for each other.
@@ -222,7 +222,7 @@ def step_problem(
         home_memory=size * ~no_copy[value_source],
         value_start=value_start,
         value_target=value_target,
-        unit=np.arange(n, dtype=np.int32) if unit is None else unit,
+        group=np.arange(n, dtype=np.int32) if group is None else group,
         allowed=np.ones((1, d), bool) if allowed is None else allowed,
         allowed_kind=np.zeros(n, np.int32) if allowed_kind is None else allowed_kind,
         link_latency=latency if objective is Objective.THROUGHPUT else beside,

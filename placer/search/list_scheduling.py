@@ -2,7 +2,7 @@
 
 `heft` takes the ready node with the highest upward rank and gives it the device on which it finishes first
 (Topcuoglu, Hariri and Wu, HEFT, 2002). `m-etf` takes the ready node that can start first anywhere, on that
-device, as long as its memory holds (Jeon et al., Baechi, SoCC 2020). In both a unit's first node chooses for
+device, as long as its memory holds (Jeon et al., Baechi, SoCC 2020). In both a group's first node chooses for
 all of it, and takes memory for all of it.
 
 Both look one node ahead and so scatter chains when moving a value costs more than computing it. On coarse
@@ -24,20 +24,20 @@ CORES = 256  # a device that runs more nodes at once than this is taken to run t
 
 @one_pass
 def list_schedule(
-    a: Arrays, rank: Ints, unit: Ints, unit_allowed: Flags, unit_memory: Floats, capacity: Floats,
+    a: Arrays, rank: Ints, group: Ints, group_allowed: Flags, group_memory: Floats, capacity: Floats,
     earliest: bool, where: Ints,
 ) -> bool:  # fmt: skip
-    """Give each unit a device; False when memory ran out on the way.
+    """Give each group a device; False when memory ran out on the way.
 
     Args:
         rank: (n,) position by priority. earliest: m-ETF; else HEFT.
-        where: (units,) filled; a unit that has a device already, not -1, keeps it.
+        where: (groups,) filled; a group that has a device already, not -1, keeps it.
     """
     n, devices = len(rank), len(a.device_class)
     used = np.zeros(devices)
     for u in range(len(where)):
         if where[u] >= 0:
-            used[where[u]] += unit_memory[u]
+            used[where[u]] += group_memory[u]
     base = np.zeros(devices + 1, np.int32)
     for d in range(devices):
         base[d + 1] = base[d] + min(a.slots[d], CORES)
@@ -54,13 +54,13 @@ def list_schedule(
     while size > 0:
         key, x = times[0], by_rank[codes[0]]
         size = pop(times, codes, size)
-        u = unit[x]
+        u = group[x]
         best, chosen, best_start = np.inf, -1, 0.0
         for d in range(devices):
             if where[u] >= 0:
                 if where[u] != d:
                     continue
-            elif not unit_allowed[u, d] or used[d] + unit_memory[u] > capacity[d]:
+            elif not group_allowed[u, d] or used[d] + group_memory[u] > capacity[d]:
                 continue
             begin = core_free[base[d]]
             for c in range(base[d] + 1, base[d + 1]):
@@ -70,7 +70,7 @@ def list_schedule(
             for e in range(a.input_start[x], a.input_start[x + 1]):
                 v = a.input_value[e]
                 p = a.value_source[v]
-                s = where[unit[p]]
+                s = where[group[p]]
                 at = finish[p]
                 if s != d:
                     at += travel_time(a, s, d, a.value_bytes[v])
@@ -88,7 +88,7 @@ def list_schedule(
             continue
         if where[u] < 0:
             where[u] = chosen
-            used[chosen] += unit_memory[u]
+            used[chosen] += group_memory[u]
         core, begin = base[chosen], best
         for c in range(base[chosen], base[chosen + 1]):
             if core_free[c] < core_free[core]:

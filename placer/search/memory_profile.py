@@ -142,7 +142,7 @@ def _check_alone(problem: Problem) -> None:
     made = np.bincount(a.value_source, here, problem.nodes)
     taken = np.bincount(a.value_target, np.repeat(np.minimum(here, there), np.diff(a.value_start)), problem.nodes)
     need = made + taken + problem.memory
-    room = np.where(problem.unit_allowed, problem.capacity, 0.0).max(axis=1)[problem.unit]
+    room = np.where(problem.group_allowed, problem.capacity, 0.0).max(axis=1)[problem.group]
     worst = int((need - room).argmax())
     if need[worst] <= room[worst] * (1 + 1e-12):
         return
@@ -150,6 +150,6 @@ def _check_alone(problem: Problem) -> None:
     for v in a.input_value[a.input_start[worst] : a.input_start[worst + 1]].tolist():
         source = int(a.value_source[v])
         alive[source] = alive.get(source, 0.0) + float(min(here[v], there[v]))
-    device = int(np.where(problem.unit_allowed[problem.unit[worst]], problem.capacity, -1.0).argmax())
+    device = int(np.where(problem.group_allowed[problem.group[worst]], problem.capacity, -1.0).argmax())
     ordered = sorted(alive.items(), key=lambda entry: -entry[1])
     raise PeakError(device, worst, ordered, float(need[worst] - room[worst]), True)

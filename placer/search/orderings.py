@@ -1,8 +1,8 @@
 """Linear orderings of items for contiguous splits: topological and spectral ones.
 
 A topological order is good where work flows from one end to the other. A training step flows forward and
-back: the gradient of a layer comes last though it shares the layer's variables. Its unit stands where its
-first node stands, but nodes of the way back that share no unit with the way out would all stand at the end.
+back: the gradient of a layer comes last though it shares the layer's variables. Its group stands where its
+first node stands, but nodes of the way back that share no group with the way out would all stand at the end.
 So they are moved to where their neighbours are: first each order is *folded* (those nodes get the mean
 position of their neighbours, the others stay), then *smoothed* (all move towards their neighbours, which
 tends to the spectral order; Juvan and Mohar, Optimal linear labelings and eigenvalues of graphs, 1992).
@@ -25,7 +25,7 @@ def orders(problem: Problem, items: Items, label: Ints, seeds: int = 3) -> Itera
     """Orders of the items (m,), the plain ones first, each only once.
 
     Args:
-        items: the units, or what they were merged to. label: (units,) the item of each unit.
+        items: the groups, or what they were merged to. label: (groups,) the item of each group.
     """
     seen: set[bytes] = set()
     plain = []
@@ -33,7 +33,7 @@ def orders(problem: Problem, items: Items, label: Ints, seeds: int = 3) -> Itera
         for breadth in (False, True):
             for seed in range(1 if breadth else seeds):
                 nodes = topological_order(problem.arrays, breadth, seed, backward)
-                plain.append(_by_first(label[problem.unit[nodes]]))
+                plain.append(_by_first(label[problem.group[nodes]]))
                 if _is_new(plain[-1], seen):
                     yield plain[-1]
     back = _on_the_way_back(problem)
@@ -61,23 +61,23 @@ def _is_new(order: Ints, seen: set[bytes]) -> bool:
     return len(seen) > before
 
 
-def _by_first(units: Ints) -> Ints:
+def _by_first(groups: Ints) -> Ints:
     """Items in the order of their first appearance."""
-    _, first = np.unique(units, return_index=True)
-    return units[np.sort(first)].astype(np.int32)
+    _, first = np.unique(groups, return_index=True)
+    return groups[np.sort(first)].astype(np.int32)
 
 
 def _on_the_way_back(problem: Problem) -> Flags:
-    """(units,) whether a unit begins after the last unit that reaches far across the order has begun."""
+    """(groups,) whether a group begins after the last group that reaches far across the order has begun."""
     nodes = problem.topological
     at = np.empty(len(nodes))
     at[nodes] = np.arange(len(nodes))
-    low, high = np.full(problem.units, np.inf), np.zeros(problem.units)
-    np.minimum.at(low, problem.unit, at)
-    np.maximum.at(high, problem.unit, at)
+    low, high = np.full(problem.groups, np.inf), np.zeros(problem.groups)
+    np.minimum.at(low, problem.group, at)
+    np.maximum.at(high, problem.group, at)
     far = high - low > len(nodes) / 4
     if not far.any():
-        return np.zeros(problem.units, bool)
+        return np.zeros(problem.groups, bool)
     back: Flags = low > low[far].max()
     return back
 

@@ -107,7 +107,7 @@ def search(
         budget_s: search effort: what `CORES` cores of a common processor do in so many seconds; 0: only starts.
         seed: random seed of the search; the same problem, seed and budget give the same answer.
         strategy: one of `SEARCHES`: all of the portfolio, or one part of it.
-        starts: names and assignments of units (m,) to be considered first; those that break constraints
+        starts: names and assignments of groups (m,) to be considered first; those that break constraints
             are passed over.
         exact: whether all sizes are known; if not, nothing is proven.
 
@@ -164,7 +164,7 @@ class _Search:
         self.given, self.problem, self.exact = problem, problem.of_step(), exact
         self.seed, self.left, self.is_merged = seed, budget_s, is_merged
         self.started = time.perf_counter()
-        self.best: Ints | None = None  # device of each unit
+        self.best: Ints | None = None  # device of each group
         self.value = np.inf
         self.bound = 0.0
         self.show = None if is_merged else _watcher.get()
@@ -175,7 +175,7 @@ class _Search:
         self.pool: list[tuple[float, Ints]] = []  # the best starts, each better or worse than the others
 
     def run(self, strategy: str, starts: Sequence[tuple[str, Ints]] = ()) -> Iterator[Solution]:
-        yield from self._tried([s for s in starts if not self.problem.violations(s[1][self.problem.unit])])
+        yield from self._tried([s for s in starts if not self.problem.violations(s[1][self.problem.group])])
         if strategy == "single":
             yield from self._tried(self._singles())
             return
@@ -209,7 +209,7 @@ class _Search:
 
     def _tried(self, found: Iterator[tuple[str, Ints]] | Sequence[tuple[str, Ints]]) -> Iterator[Solution]:
         for by, where in found:
-            value = self.problem.evaluate(where[self.problem.unit])
+            value = self.problem.evaluate(where[self.problem.group])
             self._remember(value, where)
             if value < self.value * (1 - 1e-12):
                 self.value, self.best = value, where.copy()
@@ -228,7 +228,7 @@ class _Search:
             self.show(self._solution(), spent, self.exact)
 
     def _solution(self) -> Solution:
-        assignment = self._chosen()[self.given.unit]
+        assignment = self._chosen()[self.given.group]
         assignment.flags.writeable = False
         bound = min(self.bound, self.value) if self.exact else 0.0
         return Solution(assignment, self.value, bound, tuple(self.history))
@@ -247,7 +247,7 @@ class _Search:
 
     @cached_property
     def items(self) -> Items:
-        """The units as items."""
+        """The groups as items."""
         return items_of(self.problem)
 
     @cached_property
@@ -265,20 +265,20 @@ class _Search:
 
     def _singles(self) -> Iterator[tuple[str, Ints]]:
         p = self.problem
-        fits = p.unit_allowed.all(axis=0) & (p.memory.sum() <= p.capacity)
+        fits = p.group_allowed.all(axis=0) & (p.memory.sum() <= p.capacity)
         seen: set[tuple[object, ...]] = set()
         for d in np.flatnonzero(fits).tolist():
             like = (int(p.device_class[d]), int(p.slots[d]))
             if like not in seen:  # everything on one of two equal devices is the same twice
                 seen.add(like)
-                yield f"single {d}", np.full(p.units, d, np.int32)
+                yield f"single {d}", np.full(p.groups, d, np.int32)
 
     def _contiguous(self) -> Iterator[tuple[str, Ints]]:
         p, items, kinds = self.problem, self.items, self.kinds
-        label = np.arange(p.units, dtype=np.int32)
+        label = np.arange(p.groups, dtype=np.int32)
         states = float(np.prod(kinds.count + 1.0)) * len(kinds.count)
         most = max(100, int(np.sqrt(2 * CUT_WORK / states)))
-        if p.units > most:
+        if p.groups > most:
             cap = float(items.seconds.min(axis=0).sum()) / p.devices / 16
             for level in coarsened(items, most, cap, memory_share(p), self.seed)[1:]:
                 assert level.label is not None
@@ -308,9 +308,9 @@ class _Search:
             yield f"contiguous {number}", where[label]
 
     def _listed(self, problem: Problem, strategy: str) -> Iterator[tuple[str, Ints]]:
-        where = np.full(problem.units, -1, np.int32)
+        where = np.full(problem.groups, -1, np.int32)
         if list_schedule(
-            problem.arrays, problem.rank, problem.unit, problem.unit_allowed, problem.unit_memory,
+            problem.arrays, problem.rank, problem.group, problem.group_allowed, problem.group_memory,
             problem.capacity, strategy == "m-etf", where,
         ):  # fmt: skip
             yield strategy, where
@@ -340,7 +340,7 @@ class _Search:
                 for coarse, label in self._merged():
                     for found in pool.map(lambda by, on=coarse: list(self._listed(on, by)), ("heft", "m-etf")):
                         for by, where in found:
-                            value = coarse.evaluate(where[coarse.unit])
+                            value = coarse.evaluate(where[coarse.group])
                             self.promise = min(self.promise, value)
                             lists.append((value, len(lists), f"{by} on {coarse.nodes} items", where[label]))
             for _, _, by, where in sorted(lists, key=lambda entry: entry[:2])[:2]:
@@ -363,7 +363,7 @@ class _Search:
     # -- rounds --------------------------------------------------------------------------------------------
 
     def _rounds(self) -> Iterator[Solution]:
-        if self.problem.units < 2 or self.problem.devices < 2:
+        if self.problem.groups < 2 or self.problem.devices < 2:
             return
         if (
             self.problem.objective is not Objective.THROUGHPUT
@@ -447,9 +447,9 @@ class _Search:
         found = list(inner.run("auto"))
         self.left -= spent
         for each in found if p.nodes <= HUGE else found[-1:]:
-            unit_of = np.empty(coarse.units, np.int32)
-            unit_of[coarse.unit] = each.assignment
-            yield from self._tried([(f"{each.history[-1].by} on {coarse.nodes} items", unit_of[label])])
+            group_of = np.empty(coarse.groups, np.int32)
+            group_of[coarse.group] = each.assignment
+            yield from self._tried([(f"{each.history[-1].by} on {coarse.nodes} items", group_of[label])])
 
     def _passes(self) -> Iterator[Solution]:
         """Passes of moves within windows over all nodes, while they gain something; then the end by itself."""

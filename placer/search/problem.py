@@ -4,7 +4,7 @@ A directed acyclic graph of nodes produces *values*; each value has one source a
 described by the row of execution times that holds for its class, its memory, how many nodes it runs at once,
 and what a value costs that enters or leaves it. An assignment gives every node a device.
 
-Hard constraints: the devices each node may have, nodes that must share a device (one *unit*), and memory.
+Hard constraints: the devices each node may have, nodes that must share a device (a colocation *group*), and memory.
 Objectives, all in seconds and all to be made small:
 
 - `MAKESPAN`: when the last node of one step ends. A device runs ready nodes by priority. A value travels
@@ -54,7 +54,7 @@ class Problem:
         away_memory: (V,) bytes that it occupies on a device that receives it; None: memory of values does not count.
         home_memory: (V,) bytes that it occupies where it is made; None: memory of values does not count.
         value_start, value_target: value v is needed by nodes value_target[value_start[v]:value_start[v + 1]].
-        unit: (n,) nodes with the same number share a device; numbers 0..m-1, all used.
+        group: (n,) nodes with the same number share a device; numbers 0..m-1, all used.
         allowed: (S, D) distinct sets of devices; allowed_kind: (n,) the set that each node may have.
         link_latency, link_per_byte: (P, P) seconds per message and per byte from place to place.
         port_latency, port_per_byte: (D,) the same into or out of a device, whatever is at the other end.
@@ -85,7 +85,7 @@ class Problem:
     value_bytes: Floats
     value_start: Ints
     value_target: Ints
-    unit: Ints
+    group: Ints
     allowed: Flags
     allowed_kind: Ints
     link_latency: Floats
@@ -112,7 +112,7 @@ class Problem:
         n, d = self.nodes, self.devices
         p = len(self.link_latency)
         shapes: dict[str, tuple[int, ...]] = {
-            "memory": (n,), "capacity": (d,), "slots": (d,), "unit": (n,), "allowed_kind": (n,),
+            "memory": (n,), "capacity": (d,), "slots": (d,), "group": (n,), "allowed_kind": (n,),
             "allowed": (len(self.allowed), d), "link_latency": (p, p), "link_per_byte": (p, p),
             "port_latency": (d,), "port_per_byte": (d,), "value_bytes": (len(self.value_source),),
             "value_start": (len(self.value_source) + 1,),
@@ -150,9 +150,9 @@ class Problem:
         return np.arange(self.devices, dtype=np.int32) if self.place is None else self.place
 
     @cached_property
-    def units(self) -> int:
-        """How many units there are: sets of nodes that share a device."""
-        return int(self.unit.max()) + 1
+    def groups(self) -> int:
+        """How many colocation groups there are: sets of nodes that share a device."""
+        return int(self.group.max()) + 1
 
     @cached_property
     def arrays(self) -> Arrays:
@@ -214,19 +214,19 @@ class Problem:
         return rank
 
     @cached_property
-    def unit_allowed(self) -> Flags:
-        """(units, D) the devices that all nodes of a unit may have."""
+    def group_allowed(self) -> Flags:
+        """(groups, D) the devices that all nodes of a group may have."""
         return self.allowed_on(np.arange(self.devices))
 
     def allowed_on(self, devices: npt.NDArray[Any]) -> Flags:
-        """(units, len(devices)) which of these devices all nodes of a unit may have."""
-        allowed, out = self.allowed[:, devices], np.ones((self.units, len(devices)), bool)
-        # Units of one node, the most, are one copy; the others meet their members' sets one by one.
-        size = np.bincount(self.unit, minlength=self.units)
-        alone = size[self.unit] == 1
-        out[self.unit[alone]] = allowed[self.allowed_kind[alone]]
+        """(groups, len(devices)) which of these devices all nodes of a group may have."""
+        allowed, out = self.allowed[:, devices], np.ones((self.groups, len(devices)), bool)
+        # Groups of one node, the most, are one copy; the others meet their members' sets one by one.
+        size = np.bincount(self.group, minlength=self.groups)
+        alone = size[self.group] == 1
+        out[self.group[alone]] = allowed[self.allowed_kind[alone]]
         rest = np.flatnonzero(~alone)
-        np.logical_and.at(out, self.unit[rest], allowed[self.allowed_kind[rest]])
+        np.logical_and.at(out, self.group[rest], allowed[self.allowed_kind[rest]])
         return out
 
     @cached_property
@@ -239,17 +239,17 @@ class Problem:
         return np.unique(of, return_index=True)[1].astype(np.int32), of
 
     @cached_property
-    def unit_memory(self) -> Floats:
-        """(units,) bytes that a unit occupies."""
-        return summed(self.unit, self.memory, self.units)
+    def group_memory(self) -> Floats:
+        """(groups,) bytes that a group occupies."""
+        return summed(self.group, self.memory, self.groups)
 
     def of_step(self) -> Problem:
         """The same problem without nodes that cost no time: those that initialize variables, save or restore them, in most graphs.
 
-        Units and their numbers stay, and so do objectives: each unit keeps its first node, which occupies all of its memory.
+        Groups and their numbers stay, and so do objectives: each group keeps its first node, which occupies all of its memory.
         """
-        _, first = np.unique(self.unit, return_index=True)
-        kept = self.seconds.any(axis=0) | (self.allowed_kind != self.allowed_kind[first][self.unit])
+        _, first = np.unique(self.group, return_index=True)
+        kept = self.seconds.any(axis=0) | (self.allowed_kind != self.allowed_kind[first][self.group])
         for seconds in (self.fed_at, self.back_after):
             if seconds is not None:
                 kept |= seconds.any(axis=0)
@@ -257,14 +257,14 @@ class Problem:
         if kept.all():
             return self
         memory = np.zeros(self.nodes)
-        memory[first] = self.unit_memory
+        memory[first] = self.group_memory
 
         def of(column: npt.NDArray[Any] | None) -> Any:
             return None if column is None else np.ascontiguousarray(column[..., kept])
 
         number = np.cumsum(kept, dtype=np.int32) - 1
         return replace(
-            self, seconds=of(self.seconds), memory=of(memory), unit=of(self.unit), allowed_kind=of(self.allowed_kind),
+            self, seconds=of(self.seconds), memory=of(memory), group=of(self.group), allowed_kind=of(self.allowed_kind),
             value_source=number[self.value_source], value_target=number[self.value_target],
             priority=of(self.priority), fed_at=of(self.fed_at), back_after=of(self.back_after), used=of(self.used),
         )  # fmt: skip
@@ -314,11 +314,11 @@ class Problem:
         wrong = np.flatnonzero(~self.allowed[self.allowed_kind, device])
         if len(wrong):
             found.append(f"node {wrong[0]} may not be on device {device[wrong[0]]}")
-        first = np.zeros(self.units, np.int32)
-        first[self.unit[::-1]] = device[::-1]
-        apart = np.flatnonzero(first[self.unit] != device)
+        first = np.zeros(self.groups, np.int32)
+        first[self.group[::-1]] = device[::-1]
+        apart = np.flatnonzero(first[self.group] != device)
         if len(apart):
-            found.append(f"node {apart[0]} is not with its unit {self.unit[apart[0]]}")
+            found.append(f"node {apart[0]} is not with its group {self.group[apart[0]]}")
         used = np.bincount(device, self.memory, self.devices)
         for d in np.flatnonzero(used > self.capacity * (1 + 1e-12)):
             found.append(f"device {d} holds {used[d]:.6g} of {self.capacity[d]:.6g} bytes")

@@ -38,7 +38,7 @@ MEASURED = 1.5  # times that price, where machines are measured
 
 @dataclass
 class Chain:
-    """Rounds that follow each other, and the best assignment of units that they have found since they began.
+    """Rounds that follow each other, and the best assignment of groups that they have found since they began.
 
     Attributes:
         number: which chain since the search began. rounds: how many there were. idle: of these without gain at the end.
@@ -53,7 +53,7 @@ class Chain:
 
 
 Round: TypeAlias = Callable[[Chain, Sequence[tuple[float, Ints]]], tuple[Ints, float, float]]
-"""One round of a chain, which knows the best starts: the assignment of units found, its objective, and the price."""
+"""One round of a chain, which knows the best starts: the assignment of groups found, its objective, and the price."""
 
 
 def descents(p: Problem, items: Items, seed: int, budget_s: float) -> Round:
@@ -65,7 +65,7 @@ def descents(p: Problem, items: Items, seed: int, budget_s: float) -> Round:
         fresh, value, price = number % 2 == 0, np.inf, 0.0
         chosen = starts[number // 4 % len(starts)][1] if number % 4 == 3 else chain.best
         levels, labels = _levels(p, items, random, None if fresh else chosen)
-        # An item starts where one of its units is in the best assignment.
+        # An item starts where one of its groups is in the best assignment.
         where: Ints = np.empty(len(levels[-1].items.memory), np.int32)
         where[labels[-1]] = chosen
         repaired = _repaired(p, levels[-1].items, where)
@@ -95,7 +95,7 @@ def walks(p: Problem, items: Items, seed: int, budget_s: float, best: Ints) -> R
     """Rounds for a step on a clock: one walk each, on a level of coarseness and from a temperature that are drawn.
 
     Args:
-        best: (m,) the best assignment of units so far; which levels there are is that of its items.
+        best: (m,) the best assignment of groups so far; which levels there are is that of its items.
     """
     a, rank, behind = p.arrays, p.rank, least_behind(p)
     move_s, node_s = _dearness(p) * (MOVE_S + MOVE_NODE_S * p.nodes), node_price(p)
@@ -116,7 +116,7 @@ def walks(p: Problem, items: Items, seed: int, budget_s: float, best: Ints) -> R
             warm = max(WARM[1], 1 / len(where))
             hot = WARM[0] * (warm / WARM[0]) ** ((next_random(drawn) >> 10) / 2.0**53)
         value, price = anneal_makespan(
-            a, rank, p.contended, behind, label[p.unit], merged, p.capacity, where,
+            a, rank, p.contended, behind, label[p.group], merged, p.capacity, where,
             min(moves * (move_s + node_s * p.nodes), most), move_s, node_s, hot, COLD, random,
         )  # fmt: skip
         return where[label], value, price
@@ -140,10 +140,10 @@ def _seed(seed: int, chain: Chain) -> int:
 def _levels(
     p: Problem, items: Items, seed: int, part: Ints | None, most: float = np.inf
 ) -> tuple[list[Level], list[Ints]]:
-    """At most so many levels from fine to coarse, and each unit's item on each; items of different parts stay apart."""
+    """At most so many levels from fine to coarse, and each group's item on each; items of different parts stay apart."""
     cap = float(items.seconds.min(axis=0).sum()) / p.devices / 4
     found = coarsened(items, 6 * p.devices, cap, memory_share(p), seed, part, most)
-    labels = [np.arange(p.units, dtype=np.int32)]
+    labels = [np.arange(p.groups, dtype=np.int32)]
     for level in found[1:]:
         assert level.label is not None
         labels.append(level.label[labels[-1]])

@@ -9,7 +9,7 @@ last device and on the mean of all (what follows can begin earlier on each). Sev
 window moves on: what started first is done, the rest is looked at again beside what comes next.
 
 A pass takes time in proportion to the nodes. Links are taken for free of contention, so what a pass has made is judged
-by the exact evaluator in the end. Nodes that share a unit with others stay where they are.
+by the exact evaluator in the end. Nodes that share a group with others stay where they are.
 """
 
 from __future__ import annotations
@@ -308,7 +308,7 @@ def _run(
 
 
 def passed(problem: Problem, where: Ints, seed: int) -> tuple[Ints, float]:
-    """The assignment of units after a pass over the whole step, and the price of it; it may be worse than before."""
+    """The assignment of groups after a pass over the whole step, and the price of it; it may be worse than before."""
     n = problem.nodes
     parts = PARTS if n > 2 * PARTS * (WIDTH + AHEAD) else 1
     return _refined(problem, where, [n * i // parts for i in range(parts + 1)], WIDTH, FAILURES, PASS_RUNS * n, seed)
@@ -324,12 +324,12 @@ def _refined(
     problem: Problem, where: Ints, edges: list[int], width: int, failures: int, runs_most: int, seed: int
 ) -> tuple[Ints, float]:
     """Refine parts of the schedule side by side, from edge to edge; how many there are does not hang on the machine."""
-    p, a, device = problem, problem.arrays, where[problem.unit]
+    p, a, device = problem, problem.arrays, where[problem.group]
     start, finish, _ = p.clocked(device)
     position = np.empty(p.nodes, np.int32)
     position[p.topological] = np.arange(p.nodes, dtype=np.int32)
     order = np.lexsort((position, start)).astype(np.int32)
-    may = p.unit_allowed[p.unit] & (np.bincount(p.unit)[p.unit] == 1)[:, None]
+    may = p.group_allowed[p.group] & (np.bincount(p.group)[p.group] == 1)[:, None]
     used = np.bincount(device, p.memory, p.devices)
     capacity = used + (p.capacity - used) / (len(edges) - 1)  # a share of what is free, so that the parts fit together
 
@@ -344,6 +344,6 @@ def _refined(
     with ThreadPoolExecutor(len(edges) - 1) as pool:
         done = list(pool.map(part, range(len(edges) - 1)))
     device[order[edges[0] :]] = np.concatenate([changed for changed, _ in done])
-    after = np.empty(p.units, np.int32)
-    after[p.unit] = device
+    after = np.empty(p.groups, np.int32)
+    after[p.group] = device
     return after, sum(runs for _, runs in done) * VISIT_S

@@ -8,7 +8,7 @@ from dovetail.placer.search.problem import Objective, Problem
 
 
 def problem(
-    edges, seconds, *, objective=Objective.MAKESPAN, devices=None, memory=None, capacity=None, unit=None,
+    edges, seconds, *, objective=Objective.MAKESPAN, devices=None, memory=None, capacity=None, group=None,
     allowed=None, size=1.0, slots=None, contended=False,
 ):  # fmt: skip
     """A problem from (source, target) pairs: one value per source; all links and ports cost `size` seconds.
@@ -31,7 +31,7 @@ def problem(
         value_bytes=size[sources],
         value_start=np.cumsum([0] + [len(after[u]) for u in sources]).astype(np.int32),
         value_target=np.array([t for u in sources for t in after[u]], np.int32),
-        unit=np.arange(n, dtype=np.int32) if unit is None else np.asarray(unit, np.int32),
+        group=np.arange(n, dtype=np.int32) if group is None else np.asarray(group, np.int32),
         allowed=np.ones((1, d), bool) if allowed is None else np.asarray(allowed, bool),
         allowed_kind=np.zeros(n, np.int32) if allowed is None else np.arange(n, dtype=np.int32),
         link_latency=np.zeros((d, d)), link_per_byte=1.0 - np.eye(d),
@@ -40,24 +40,24 @@ def problem(
 
 
 def random_problem(seed, n=8, objective=Objective.MAKESPAN, devices=(0, 1, 1), **options):
-    """A random acyclic problem; class 0 is slow. Some nodes share a unit, and memory binds."""
+    """A random acyclic problem; class 0 is slow. Some nodes share a group, and memory binds."""
     rng = np.random.default_rng(seed)
     edges = [(a, b) for a, b in itertools.combinations(range(n), 2) if rng.random() < 2.5 / n]
     work = rng.integers(1, 6, n).astype(float)
-    unit = np.arange(n)
-    unit[n // 2] = 0
-    unit = np.unique(unit, return_inverse=True)[1]
+    group = np.arange(n)
+    group[n // 2] = 0
+    group = np.unique(group, return_inverse=True)[1]
     memory = rng.integers(1, 4, n).astype(float)
     capacity = np.full(len(devices), np.ceil(memory.sum() * 0.6))
-    options = {"memory": memory, "capacity": capacity, "unit": unit, "size": rng.integers(0, 4, n)} | options
+    options = {"memory": memory, "capacity": capacity, "group": group, "size": rng.integers(0, 4, n)} | options
     return problem(edges, [work * 3, work], objective=objective, devices=devices, **options)
 
 
 def best_of_all(p):
     """The best objective of all feasible assignments, by trying them all."""
     best = np.inf
-    for where in itertools.product(range(p.devices), repeat=p.units):
-        assignment = np.array(where, np.int32)[p.unit]
+    for where in itertools.product(range(p.devices), repeat=p.groups):
+        assignment = np.array(where, np.int32)[p.group]
         if not p.violations(assignment):
             best = min(best, p.evaluate(assignment))
     return best

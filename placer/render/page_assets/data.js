@@ -27,7 +27,7 @@ function completeCharts(p) {
   p.charts.forEach((chart, at) => {
     for (const key of Object.keys(p)) if (key.startsWith("chart" + at + ".")) chart[key.slice(key.indexOf(".") + 1)] = p[key];
     chart.tick = (chart.seconds || 1) / 2 ** 31;
-    chart.trackStart = starts(chart.trackSize);
+    chart.memoryStart = starts(chart.memorySize);
     chart.nameOf = (i) => textOf(chart.name[i]);
     chart.noteOf = (i) => textOf(chart.note[i]);
   });

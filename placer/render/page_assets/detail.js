@@ -380,7 +380,7 @@ function aboutBar({ chart, i }) {
   const band = timeline.bands.find((b) => b.chart === chart && b.rows.some(([first, last]) => i >= first && i < last));
   return [
     h("div", { class: "bar-head" }, node === undefined || chart.kind[i] !== KERNEL ? head(kind, name) : h("p", { class: "kind" }, kind + (chart.label ? ", " + chart.label : "")),
-      facts([["on", band.lane], ["takes", time], ...more.map((text) => ["", text])])),
+      facts([["on", band.track], ["takes", time], ...more.map((text) => ["", text])])),
     ...(node === undefined ? [chartFacts()] : aboutNode(node)),
   ];
 }

@@ -1,8 +1,8 @@
-/* The timeline: rows of bars over one axis of time, a lane for each device and link, a track of its memory below a device. Charts
-   (predicted, measured) stand beside each other in each lane. Only what can be seen is drawn: lanes and bars outside of the view are
+/* The timeline: rows of bars over one axis of time, a track for each device and link, the memory that a device holds below its track. Charts
+   (predicted, measured) stand beside each other in each track. Only what can be seen is drawn: tracks and bars outside of the view are
    skipped, and bars too narrow to be told apart become one, so a step of 100,000 kernels moves as smoothly as one of ten. */
 
-const BAR = { row: 20, top: 28, gap: 8, track: 26, letter: 6.4, narrow: 1.5, arrows: 150 };
+const BAR = { row: 20, top: 28, gap: 8, memory: 26, letter: 6.4, narrow: 1.5, arrows: 150 };
 const [KERNEL, TRANSFER, WAIT] = [0, 1, 2];
 
 const timeline = {
@@ -24,29 +24,29 @@ const timeline = {
     this.look(0, this.seconds, false);
   },
 
-  show() { this.left = Math.min(Math.max(90, ...this.bands.map((b) => textWidth(laneText(b.lane), FONT.chip) + 26)), (this.svg.clientWidth || 900) * 0.34); this.draw(); },
+  show() { this.left = Math.min(Math.max(90, ...this.bands.map((b) => textWidth(trackText(b.track), FONT.chip) + 26)), (this.svg.clientWidth || 900) * 0.34); this.draw(); },
 
-  /* Where each lane stands: those of devices first, then links; of each chart its rows, and its track. */
+  /* Where each track stands: those of devices first, then links; of each chart its rows, and the device's memory. */
   stack() {
-    const lanes = new Map();
+    const tracks = new Map();
     for (const chart of this.charts) {
       let at = 0, row = 0;
-      for (const [lane, rows] of chart.lanes) {
-        const band = { lane, chart, rows: [], track: chart.tracks.findIndex(([name]) => name === lane) };
+      for (const [track, rows] of chart.tracks) {
+        const band = { track, chart, rows: [], memory: chart.memory.findIndex(([device]) => device === track) };
         for (let r = 0; r < rows; r++, row++) band.rows.push([at, (at += chart.rowSize[row])]);
-        if (!lanes.has(lane)) lanes.set(lane, []);
-        lanes.get(lane).push(band);
+        if (!tracks.has(track)) tracks.set(track, []);
+        tracks.get(track).push(band);
       }
     }
-    const ordered = [...lanes.values()].sort((a, b) => a[0].lane.includes(" -> ") - b[0].lane.includes(" -> "));
+    const ordered = [...tracks.values()].sort((a, b) => a[0].track.includes(" -> ") - b[0].track.includes(" -> "));
     this.bands = ordered.flat();
     let y = BAR.top;
     ordered.forEach((bands) => bands.forEach((band, i) => {
-      Object.assign(band, { y, isFirst: i === 0, height: Math.max(band.rows.length * BAR.row + (band.track < 0 ? 0 : BAR.track), i === 0 && this.charts.length > 1 ? 32 : 0) });
+      Object.assign(band, { y, isFirst: i === 0, height: Math.max(band.rows.length * BAR.row + (band.memory < 0 ? 0 : BAR.memory), i === 0 && this.charts.length > 1 ? 32 : 0) });
       y += band.height + (i === bands.length - 1 ? BAR.gap : 2);
     }));
     this.height = y + 8;
-    for (const chart of this.charts) chart.bandOf = new Map(this.bands.filter((b) => b.chart === chart).map((b) => [b.lane, b]));
+    for (const chart of this.charts) chart.bandOf = new Map(this.bands.filter((b) => b.chart === chart).map((b) => [b.track, b]));
   },
 
   // -- colours
@@ -88,10 +88,10 @@ const timeline = {
     for (const band of this.bands) {
       if (band.y + band.height < top || band.y > bottom) continue;
       under.push(s("rect", { class: "band", x: 0, y: band.y - 2, width, height: band.height + 2 }));
-      if (band.isFirst) under.push(s("text", { x: 10, y: band.y + 13, class: "lane" }, fitText(laneText(band.lane), FONT.chip, this.left - 18)));
+      if (band.isFirst) under.push(s("text", { x: 10, y: band.y + 13, class: "track" }, fitText(trackText(band.track), FONT.chip, this.left - 18)));
       if (this.charts.length > 1) under.push(s("text", { x: 10, y: band.y + (band.isFirst ? 26 : 13), class: "soft" }, band.chart.label));
       band.rows.forEach(([first, last], r) => this.drawRow(band, first, last, band.y + r * BAR.row, bars, arrows));
-      if (band.track >= 0) this.drawTrack(band, under, bars);
+      if (band.memory >= 0) this.drawMemory(band, under, bars);
     }
     const marks = [s("rect", { class: "axis", x: 0, y: top, width, height: BAR.top - 6 })];
     const lines = [];
@@ -141,7 +141,7 @@ const timeline = {
 
   /* From the device that sends to the one that receives, from when a value leaves until it arrives. */
   drawArrow(chart, i, band, critical, isChosen, arrows) {
-    const [from, to] = band.lane.split(" -> ").map((lane) => chart.bandOf.get(lane));
+    const [from, to] = band.track.split(" -> ").map((track) => chart.bandOf.get(track));
     if (!from || !to) return;
     const a = { x: this.x(chart.start[i] * chart.tick), y: from.y + BAR.row / 2 - 2 };
     const b = { x: this.x(chart.finish[i] * chart.tick), y: to.y + BAR.row / 2 - 2 };
@@ -151,16 +151,16 @@ const timeline = {
   },
 
   /* What a device holds, as a share of the most that any device holds. */
-  drawTrack(band, under, bars) {
-    const { chart, track } = band;
-    const first = chart.trackStart[track], last = chart.trackStart[track + 1];
+  drawMemory(band, under, bars) {
+    const { chart, memory } = band;
+    const first = chart.memoryStart[memory], last = chart.memoryStart[memory + 1];
     const floor = band.y + band.height - 2;
-    const high = (bytes) => floor - (bytes / (this.mostHeld ||= this.charts.flatMap((c) => Array.from(c.trackBytes)).reduce((a, b) => Math.max(a, b), 1))) * (BAR.track - 5);
+    const high = (bytes) => floor - (bytes / (this.mostHeld ||= this.charts.flatMap((c) => Array.from(c.memoryBytes)).reduce((a, b) => Math.max(a, b), 1))) * (BAR.memory - 5);
     const points = [];
     let y = floor, most = 0;
     for (let k = first; k < last; k++) {
-      const t = chart.trackAt[k] * chart.tick, next = high(chart.trackBytes[k]);
-      most = Math.max(most, chart.trackBytes[k]);
+      const t = chart.memoryAt[k] * chart.tick, next = high(chart.memoryBytes[k]);
+      most = Math.max(most, chart.memoryBytes[k]);
       if (t > this.to) break;
       const x = this.x(Math.max(t, this.from)).toFixed(1);
       points.push(x + "," + y.toFixed(1), x + "," + next.toFixed(1));
@@ -168,7 +168,7 @@ const timeline = {
     }
     const end = this.x(Math.min(this.to, chart.seconds)).toFixed(1);
     if (points.length) bars.push(s("polygon", { class: "held", points: [points[0].split(",")[0] + "," + floor, ...points, end + "," + y.toFixed(1), end + "," + floor].join(" ") }));
-    under.push(s("text", { x: this.left - 8, y: floor - 4, class: "soft", "text-anchor": "end" }, "peak " + bytesText(most, chart.tracks[track][1])));
+    under.push(s("text", { x: this.left - 8, y: floor - 4, class: "soft", "text-anchor": "end" }, "peak " + bytesText(most, chart.memory[memory][1])));
   },
 
   // -- moving, choosing
@@ -270,7 +270,7 @@ function firstAfter(chart, first, last, moment) {
   return first;
 }
 
-const laneText = (lane) => (lane.includes(" -> ") ? brief(lane) : lane);
+const trackText = (track) => (track.includes(" -> ") ? brief(track) : track);
 const clipped = (text, letters) => (text.length <= letters ? text : text.slice(0, letters - 1) + "…");
 
 /* A round time, so that at most `most` of them are in `span`. */

@@ -13,24 +13,24 @@ import pytest
 from hypothesis import given, strategies as st
 
 import dovetail as dt
-from dovetail.placer.render.timeline import POINTS, TICKS, Bar, Chart, Track, packed_charts, ticks_of, time_text
+from dovetail.placer.render.timeline import POINTS, TICKS, Bar, Chart, MemoryTrack, packed_charts, ticks_of, time_text
 from dovetail.placer.simulate import simulate
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def chart(*bars: tuple[str, float, float], **more: object) -> Chart:
-    return Chart("A step", tuple(Bar(lane, a, b, f"{lane}@{a}", "kernel") for lane, a, b in bars), 10.0)
+    return Chart("A step", tuple(Bar(track, a, b, f"{track}@{a}", "kernel") for track, a, b in bars), 10.0)
 
 
 def test_bars_that_overlap_get_rows_of_their_own() -> None:
-    found = chart(("d", 0, 4), ("d", 1, 2), ("d", 2, 3), ("d", 3.5, 5), ("d", 4, 6)).lanes["d"]
+    found = chart(("d", 0, 4), ("d", 1, 2), ("d", 2, 3), ("d", 3.5, 5), ("d", 4, 6)).tracks["d"]
     assert [[b.start for b in row] for row in found] == [[0, 4], [1, 2, 3.5]]
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), min_size=1, max_size=40))
 def test_rows_never_overlap_and_are_as_few_as_can_be(times: list[tuple[int, int]]) -> None:
-    rows = chart(*[("d", a, a + n) for a, n in times]).lanes["d"]
+    rows = chart(*[("d", a, a + n) for a, n in times]).tracks["d"]
     for row in rows:
         assert all(a.finish <= b.start for a, b in zip(row, row[1:], strict=False))
     most = max(sum(a <= t < a + n for a, n in times) for t, _ in times)
@@ -38,7 +38,7 @@ def test_rows_never_overlap_and_are_as_few_as_can_be(times: list[tuple[int, int]
 
 
 def test_devices_come_before_links() -> None:
-    assert list(chart(("a -> b", 0, 1), ("b", 2, 3), ("a", 1, 2)).lanes) == ["a", "b", "a -> b"]
+    assert list(chart(("a -> b", 0, 1), ("b", 2, 3), ("a", 1, 2)).tracks) == ["a", "b", "a -> b"]
 
 
 @given(st.floats(1e-9, 1e6))
@@ -88,15 +88,15 @@ def test_the_page_needs_nothing_and_holds_all_bars() -> None:
     head = json.loads(raw[4 : 4 + size])
     _, offset, count = head["columns"]["chart0.start"]
     starts = np.frombuffer(raw, "<u4", count, 4 + size + offset) / TICKS * 10.0
-    assert starts.tolist() == pytest.approx([0, 1]) and head["charts"][0]["lanes"] == [["d", 2]]
+    assert starts.tolist() == pytest.approx([0, 1]) and head["charts"][0]["tracks"] == [["d", 2]]
 
 
 def test_a_long_track_keeps_its_peak() -> None:
     at = np.linspace(0, 10, 50_000)
     held = np.random.default_rng(0).random(50_000) * 1000
     held[12_345] = 5000
-    _, columns = packed_charts([("", Chart("", (), 10.0, tracks=(Track("d", at, held),)))])
-    assert len(columns["chart0.trackAt"]) <= POINTS + 1 and max(columns["chart0.trackBytes"]) == 5000
+    _, columns = packed_charts([("", Chart("", (), 10.0, memory=(MemoryTrack("d", at, held),)))])
+    assert len(columns["chart0.memoryAt"]) <= POINTS + 1 and max(columns["chart0.memoryBytes"]) == 5000
 
 
 def test_the_memory_of_a_simulated_step_rises_to_its_peak() -> None:
@@ -105,9 +105,9 @@ def test_the_memory_of_a_simulated_step_rises_to_its_peak() -> None:
         y = dt.reduce_sum(dt.exp(big), name="end")
     line = simulate(dt.place(graph, {"worker": 1}, fetches=y))
     assert [held.max() for _, held in line.memory] == list(line.peak) and line.peak[0] >= 2 * 400_000
-    ((lane, at, held, exact),) = [(t.lane, t.at, t.bytes, t.exact) for t in line.chart().tracks]
+    ((device, at, held, exact),) = [(m.device, m.at, m.bytes, m.exact) for m in line.chart().memory]
     assert (
-        lane == line.devices[0]
+        device == line.devices[0]
         and (np.diff(at) >= 0).all()
         and at[-1] <= line.makespan
         and exact
@@ -124,7 +124,7 @@ def test_a_simulated_step_draws_its_devices_links_and_critical_chain(tmp_path: o
             y = dt.reduce_sum(x @ x, name="end")
     line = simulate(dt.place(graph, {"worker": 2}, fetches=y))
     made = line.chart()
-    assert list(made.lanes)[-1] == "/job:worker/task:0/CPU:0 -> /job:worker/task:1/CPU:0"
+    assert list(made.tracks)[-1] == "/job:worker/task:0/CPU:0 -> /job:worker/task:1/CPU:0"
     assert {b.kind for b in made.bars} == {"kernel", "transfer"}
     assert any(b.name == "end" and b.critical for b in made.bars)
     line.to_html(tmp_path / "t.html")  # type: ignore[operator]

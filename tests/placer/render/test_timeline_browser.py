@@ -28,10 +28,10 @@ def view(driver):
     return driver.execute_script("const d = document.documentElement.dataset; return [+d.from, +d.to]")
 
 
-def test_it_opens_from_a_file_and_draws_every_lane(driver, page):
+def test_it_opens_from_a_file_and_draws_every_track(driver, page):
     open_page(driver, page)
-    lanes = [e.text for e in find_all(driver, "#chart text.lane")]
-    assert lanes == ["/job:a/task:0/CPU:0", "/job:b/task:0/CPU:0", "a → b"]
+    tracks = [e.text for e in find_all(driver, "#chart text.track")]
+    assert tracks == ["/job:a/task:0/CPU:0", "/job:b/task:0/CPU:0", "a → b"]
     assert len(find_all(driver, "#chart .bar")) == 4 and len(find_all(driver, "#chart .bar.critical")) == 1
     assert driver.find_element("id", "detail").text.splitlines()[3:7] == ["time", "1 s", "limited by", "the link"]
     assert driver.title == "A step"  # no name has become part of the page's code
@@ -40,11 +40,11 @@ def test_it_opens_from_a_file_and_draws_every_lane(driver, page):
 
 
 def test_a_long_wait_behind_a_short_kernel_is_drawn_as_a_wait(driver, tmp_path):
-    lane = "/job:a/replica:0/task:0/device:CPU:0"
+    track = "/job:a/replica:0/task:0/device:CPU:0"
     bars = (
-        Bar(lane, 0.0, 1e-6, "w", "kernel"),
-        Bar(lane, 1e-6, 0.5, "waits for x:0", "wait"),
-        Bar(lane, 0.5, 1.0, "y", "kernel"),
+        Bar(track, 0.0, 1e-6, "w", "kernel"),
+        Bar(track, 1e-6, 0.5, "waits for x:0", "wait"),
+        Bar(track, 0.5, 1.0, "y", "kernel"),
     )
     Chart("A step", bars, 1.0).to_html(tmp_path / "step.html")
     open_page(driver, tmp_path / "step.html")

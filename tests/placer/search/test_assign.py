@@ -259,7 +259,7 @@ def test_the_critical_path_has_what_the_client_feeds_and_fetches_by_hand():
     assert found.makespan == 11
     assert found.spent == {"link client -> 0": 2, "0": 1, "link 0 -> 1": 1, "1": 3, "link 1 -> client": 4}
     assert found.limited_by == "link 1 -> client"
-    assert [b.lane for b in found.chart().bars if b.critical] == ["0", "1", "0 -> 1", "client -> 0", "1 -> client"]
+    assert [b.track for b in found.chart().bars if b.critical] == ["0", "1", "0 -> 1", "client -> 0", "1 -> client"]
 
 
 def test_contended_links_and_peak_memory_by_hand():

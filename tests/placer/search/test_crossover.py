@@ -11,7 +11,7 @@ from dovetail.placer.search.crossover import PARENTS, crossed
 
 def descendants(p, found, kinds=None, seed=0):
     kinds = p.device_class if kinds is None else np.asarray(kinds, np.int32)
-    valued = [(p.evaluate(np.asarray(w, np.int32)[p.unit]), np.asarray(w, np.int32)) for w in found]
+    valued = [(p.evaluate(np.asarray(w, np.int32)[p.group]), np.asarray(w, np.int32)) for w in found]
     with ThreadPoolExecutor(2) as cores:
         return crossed(p, kinds, valued, 1e-7, np.random.default_rng(seed), cores)
 
@@ -45,17 +45,17 @@ def test_descendants_keep_constraints_have_their_true_values_and_are_the_same_ea
     p = random_problem(seed, n=30)
     rng, found = np.random.default_rng(seed), []
     while len(found) < 6:
-        where = rng.integers(0, p.devices, p.units)
-        if not p.violations(where[p.unit]):
+        where = rng.integers(0, p.devices, p.groups)
+        if not p.violations(where[p.group]):
             found.append(where)
     parents, _ = descendants(p, found, seed=seed)
     assert 1 <= len(parents) <= PARENTS
     values = [value for value, _ in parents]
     assert values == sorted(set(values))
-    assert values[0] <= min(p.evaluate(w[p.unit]) for w in found)
+    assert values[0] <= min(p.evaluate(w[p.group]) for w in found)
     for value, where in parents:
-        assert not p.violations(where[p.unit])
-        assert value == pytest.approx(p.evaluate(where[p.unit]), rel=1e-12)
+        assert not p.violations(where[p.group])
+        assert value == pytest.approx(p.evaluate(where[p.group]), rel=1e-12)
     again, _ = descendants(p, found, seed=seed)
     assert [value for value, _ in again] == values
 

@@ -68,11 +68,11 @@ def test_a_problem_must_fit_together():
 
 def test_violations_name_what_is_wrong():
     p = problem(
-        [], [[1, 1]], devices=[0, 0], memory=[3, 3], capacity=[4, 4], unit=[0, 0],
+        [], [[1, 1]], devices=[0, 0], memory=[3, 3], capacity=[4, 4], group=[0, 0],
         allowed=[[True, True], [False, True]],
     )  # fmt: skip
     assert p.violations([1, 1]) == ["device 1 holds 6 of 4 bytes"]
-    assert p.violations([1, 0]) == ["node 1 may not be on device 0", "node 1 is not with its unit 0"]
+    assert p.violations([1, 0]) == ["node 1 may not be on device 0", "node 1 is not with its group 0"]
 
 
 def test_more_may_travel_at_once_on_a_machine_than_the_clock_has_room_for():
@@ -96,24 +96,26 @@ def test_nodes_that_take_no_time_change_no_objective_and_are_placed_with_their_u
     n, m = 20, 50  # nodes of the step, and all
     new = np.sort(rng.permutation(m)[:n]).astype(np.int32)  # where they are among all
     p = random_problem(seed, n, objective, capacity=[np.inf] * 3)
-    units = p.units + 10
-    unit, kind = rng.integers(0, units, m).astype(np.int32), rng.integers(0, 2, m).astype(np.int32)
-    unit[new], kind[new] = p.unit, 0
-    unit[rng.permutation(np.setdiff1d(np.arange(m), new))[:10]] = np.arange(p.units, units)
+    groups = p.groups + 10
+    group, kind = rng.integers(0, groups, m).astype(np.int32), rng.integers(0, 2, m).astype(np.int32)
+    group[new], kind[new] = p.group, 0
+    group[rng.permutation(np.setdiff1d(np.arange(m), new))[:10]] = np.arange(p.groups, groups)
     seconds = np.zeros((2, m))
     seconds[:, new] = p.seconds
     memory = rng.random(m)
     whole = replace(
-        p, seconds=seconds, memory=memory, capacity=np.full(3, memory.sum() * 0.6), unit=unit, allowed_kind=kind,
+        p, seconds=seconds, memory=memory, capacity=np.full(3, memory.sum() * 0.6), group=group, allowed_kind=kind,
         allowed=np.array([[True, True, True], [False, True, True]]), priority=-rng.permutation(m).astype(float),
         value_source=new[p.value_source], value_target=new[p.value_target],
     )  # fmt: skip
     few = whole.of_step()
     assert n <= few.nodes < m and few.of_step() is few
-    assert np.array_equal(few.unit_allowed, whole.unit_allowed) and few.unit_memory == pytest.approx(whole.unit_memory)
+    assert np.array_equal(few.group_allowed, whole.group_allowed) and few.group_memory == pytest.approx(
+        whole.group_memory
+    )
     for _ in range(10):
-        where = rng.integers(0, 3, units)
-        assert few.evaluate(where[few.unit]) == whole.evaluate(where[unit])
+        where = rng.integers(0, 3, groups)
+        assert few.evaluate(where[few.group]) == whole.evaluate(where[group])
     found = search(whole, budget_s=0.1)
     assert not whole.violations(found.assignment) and found.objective == whole.evaluate(found.assignment)
 

@@ -56,7 +56,7 @@ def test_the_same_seed_gives_the_same_answer_and_answers_only_get_better(objecti
 
 
 def test_what_may_be_nowhere_names_its_nodes_and_how_much_is_short():
-    p = problem([], [[1] * 4], devices=[0, 0], memory=[1, 5, 5, 1], capacity=[9, 9], unit=[0, 1, 1, 2])
+    p = problem([], [[1] * 4], devices=[0, 0], memory=[1, 5, 5, 1], capacity=[9, 9], group=[0, 1, 1, 2])
     with pytest.raises(InfeasibleError, match=r"The 2 nodes 1, 2 must share .* 10 bytes, 1 more") as e:
         search(p)
     assert e.value.nodes.tolist() == [1, 2] and e.value.short == 1
@@ -66,7 +66,7 @@ def test_what_may_be_nowhere_names_its_nodes_and_how_much_is_short():
         search(p)
     assert e.value.devices == (0,) and e.value.nodes.tolist() == [0, 1, 2]
     apart = [[True, False], [False, True]]
-    p = problem([], [[1, 1]], devices=[0, 0], unit=[0, 0], allowed=apart)
+    p = problem([], [[1, 1]], devices=[0, 0], group=[0, 0], allowed=apart)
     with pytest.raises(InfeasibleError, match="no device may have all of them"):
         search(p)
 
@@ -84,8 +84,8 @@ def test_merged_levels_stay_acyclic_and_keep_work_memory_and_units(seed):
     for coarse, label in chain:
         assert coarse.seconds.sum() == pytest.approx(p.seconds.sum())
         assert coarse.memory.sum() == pytest.approx(p.memory.sum())
-        assert coarse.units == label.max() + 1
-        assert coarse.unit_memory.max() <= max(p.capacity[0] / 2, p.unit_memory.max())
+        assert coarse.groups == label.max() + 1
+        assert coarse.group_memory.max() <= max(p.capacity[0] / 2, p.group_memory.max())
 
 
 def test_an_unknown_strategy_is_refused():
@@ -115,11 +115,11 @@ def test_chains_begin_anew_and_the_answer_does_not_hang_on_the_number_of_cores(o
 @pytest.mark.parametrize("seed", range(3))
 def test_an_answer_is_no_worse_than_a_start_and_its_objective_is_exact(objective, seed):
     p = random_problem(seed, 60, objective, capacity=[np.inf] * 3)
-    start = np.random.default_rng(seed).integers(0, 3, p.units).astype(np.int32)
+    start = np.random.default_rng(seed).integers(0, 3, p.groups).astype(np.int32)
     for budget_s in (0.0, 0.05):
         found = search(p, budget_s=budget_s, seed=seed, starts=[("given", start)])
         assert not p.violations(found.assignment)
-        assert found.lower_bound <= found.objective <= p.evaluate(start[p.unit])
+        assert found.lower_bound <= found.objective <= p.evaluate(start[p.group])
         assert found.objective == p.evaluate(found.assignment)
 
 
@@ -149,7 +149,7 @@ def test_bounds_count_what_is_forced_and_stay_below_the_best(objective, seed):
     rng = np.random.default_rng(seed)
     allowed = rng.random((7, 3)) < 0.4
     allowed[np.arange(7), rng.integers(0, 3, 7)] = True
-    p = random_problem(seed, 7, objective, allowed=allowed, unit=np.arange(7), capacity=[np.inf] * 3)
+    p = random_problem(seed, 7, objective, allowed=allowed, group=np.arange(7), capacity=[np.inf] * 3)
     assert lower_bound(p) <= best_of_all(p) * (1 + 1e-9)
 
 

@@ -24,21 +24,21 @@ def branches(layers, width=12, slots=None, **options):
 def test_passes_shorten_a_step_within_memory_and_leave_units_together(slots):
     rng = np.random.default_rng(1)
     n = 12 * 300
-    unit = np.arange(n)
-    unit[1000] = unit[10]
-    unit = np.unique(unit, return_inverse=True)[1]
+    group = np.arange(n)
+    group[1000] = group[10]
+    group = np.unique(group, return_inverse=True)[1]
     memory = rng.integers(0, 3, n).astype(float)
-    p = branches(300, slots=slots, unit=unit, memory=memory, capacity=[memory.sum() * 0.3] * 4)
+    p = branches(300, slots=slots, group=group, memory=memory, capacity=[memory.sum() * 0.3] * 4)
     before = search(p, strategy="heft")
-    where = np.empty(p.units, np.int32)
-    where[p.unit] = before.assignment
+    where = np.empty(p.groups, np.int32)
+    where[p.group] = before.assignment
     value = before.objective
     for refine in (passed, ended):
         after, price = refine(p, where, 0)
-        assert not p.violations(after[p.unit])
+        assert not p.violations(after[p.group])
         assert price > 0 and np.array_equal(after, refine(p, where, 0)[0])
-        if p.evaluate(after[p.unit]) < value:
-            where, value = after, p.evaluate(after[p.unit])
+        if p.evaluate(after[p.group]) < value:
+            where, value = after, p.evaluate(after[p.group])
     assert value < before.objective
 
 

@@ -83,7 +83,7 @@ def test_variables_that_a_search_has_put_on_one_server_are_no_finding(pinned):
                 read.append(dt.matmul(v.read_value(), v.read_value()))
 
     def at_first(problem):
-        return problem.unit_allowed[problem.unit].argmax(axis=1)
+        return problem.group_allowed[problem.group].argmax(axis=1)
 
     found = [w for w in place(g, CLUSTER, fetches=read, strategy=at_first).check() if w.kind == "uneven-bytes"]
     assert [w.cure for w in found] == pinned * [
@@ -207,7 +207,7 @@ def test_state_that_a_search_put_together_is_no_finding():
         y = dt.matmul(dt.nn.relu(dt.matmul(x, w[0])), w[1])
 
         def variables_first(problem):
-            return np.where(np.bincount(problem.unit, problem.memory)[problem.unit] > 0, 0, 1)
+            return np.where(np.bincount(problem.group, problem.memory)[problem.group] > 0, 0, 1)
 
         plan = dt.place(y, {"worker": 4}, strategy=variables_first, shared_memory=False)
         assert {c.name for c in plan.channels} == {w[0].value().name, w[1].value().name}
