@@ -125,7 +125,10 @@ MECHANISMS: dict[str, Callable[[], None] | dict[str, str]] = {
     ),
     "control-edge reduction": partial(
         _replace,
-        {f"placer.{name}:passed_over": lambda *_: {} for name in ("pipeline", "plan", "partition.one_sided_updates")},
+        {
+            f"placer.{name}:bypassed_noops": lambda *_: {}
+            for name in ("pipeline", "plan", "partition.one_sided_updates")
+        },
     ),
     # The kernel reads and writes as much of a long message at once as it can; nor is there a low-water mark.
     "pieces of long messages": partial(

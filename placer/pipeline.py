@@ -30,7 +30,7 @@ from .cluster.spec import Cluster
 from .cost.memory import check_state
 from .cost.profile import Profile, as_profile
 from .cost.shapes import Sizes, as_tensor, given_shapes, listed_tensors, plan_sizes, resized
-from .partition.control_edges import passed_over
+from .partition.control_edges import bypassed_noops
 from .partition.one_sided_access import AssumedAccess, MemoryAccess, OneSidedPasses, at_hand
 from .partition.one_sided_updates import moved_parts
 from .partition.partition import partition
@@ -249,13 +249,13 @@ class _Step:
                 nodes, device_of, cluster, feeds=self.feeds, costs=options.costs, narrow=narrow, contended=options.contended,
                 fetches=self.counted, sizes=self.sizes, at_hand=at_hand(nodes, cluster, self.access, fed),
             )  # fmt: skip
-        passed = passed_over(nodes, device_of)
+        bypassed = bypassed_noops(nodes, device_of)
         cut = partition(
-            nodes, device_of, feeds=self.feeds, fetches=self.fetches, enable_bfloat16_sendrecv=narrow, passed=passed, copies=True
+            nodes, device_of, feeds=self.feeds, fetches=self.fetches, enable_bfloat16_sendrecv=narrow, bypassed=bypassed, copies=True
         )  # fmt: skip
         if ranked is not None:
             cut = ranked.sends_first(cut)
-        cut = one_sided.reads(cut, nodes, decisions.device_of, {*self.targets, *(t.op for t in self.fetches)}, passed)
+        cut = one_sided.reads(cut, nodes, decisions.device_of, {*self.targets, *(t.op for t in self.fetches)}, bypassed)
         cut = resized(cut, self.sizes)
         if options.enable_recv_scheduling:
             cut = schedule_receives(cut)
@@ -273,14 +273,14 @@ class _Step:
 
     @property
     def counted(self) -> Sequence[Tensor] | None:
-        """The fetches whose way to the client takes time."""
+        """The fetches whose transfer to the client counts; None: none counts."""
         return self.fetches if self.options.objective == "latency" else None
 
     def predicted(self, plan: Plan, solution: Solution) -> Plan:
         """The plan of a search's placement, with the search's solution; its objective is that of this plan.
 
-        The passes may make a step faster than the search counted: they do nodes in another task's memory, and pass over NoOps.
-        What the search has proven does not hold for such a plan.
+        The passes may make a step faster than the search could: they run nodes in another task's memory, and bypass NoOps. The
+        search's lower bound does not hold for such a plan.
         """
         objective = _objective(*self._problem(plan))
         return replace(
@@ -288,9 +288,9 @@ class _Step:
         )
 
     def better(self, plan: Plan, other: Plan, placed: Sequence[Node]) -> Plan:
-        """The searched plan, or that of the rules where it is faster and fits into memory. `placed`: the nodes with a place.
+        """The searched plan, or that of the rules where it is faster and fits into memory. `placed`: the nodes with a device.
 
-        The search knew the rules' placement, too, but not what the passes make of it.
+        The search evaluated the rules' placement, too, but without the passes that follow.
         """
         from .search.assign import topologically  # the searches and their compiled loops
 
@@ -314,7 +314,7 @@ class _Step:
         )
 
     def _problem(self, plan: Plan) -> tuple[Problem, Ints]:
-        """What a plan runs, as a problem, and the plan's answer to it."""
+        """A plan's step as a placement problem, and the plan's assignment."""
         options = self.options
         problem, assignment, *_ = step_of(
             plan, contended=options.contended, costs=options.costs, client=self.counted is not None,
@@ -330,7 +330,7 @@ def _objective(problem: Problem, assignment: Ints) -> float:
 
 
 def _bound(plan: Plan, objective: float, solution: Solution) -> float:
-    """What is proven of a plan that the passes made of a search's answer: nothing where they made it better than what a search can find."""
+    """A lower bound for the plan of a search's assignment; 0 where a pass did what no assignment can do."""
     bound = solution.lower_bound
     if objective < bound * (1 - 1e-9) or moved_parts(plan.partitions, plan.decisions.device_of):
         return 0.0

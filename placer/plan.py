@@ -26,7 +26,7 @@ from .cost.launches import Launch
 from .cost.profile import Profile, as_profile
 from .cost.shapes import Sizes, batch_misfit, batch_shapes, given_shapes, in_full, plan_sizes, resized
 from .cost.static import DeviceLoad, Traffic, device_loads, repeated, traffic, work
-from .partition.control_edges import passed_over
+from .partition.control_edges import bypassed_noops
 from .partition.control_flow_placement import MOVES_TO_DATA, is_moved_to_data
 from .partition.insert_channels import is_copied
 from .partition.one_sided_access import SHARED, OneSidedAccess
@@ -341,8 +341,8 @@ class Plan:
         targets = [self.graph.get_operation_by_name(name) for name in self.targets]
         feeds = [self.graph.get_tensor_by_name(name) for name in self.feeds]
         nodes, decisions = needed(self.graph, tensors, targets, feeds), self.decisions.all_on(device)
-        passed = passed_over(nodes, decisions.device_of)
-        cut = partition(nodes, decisions.device_of, feeds=feeds, fetches=tensors, passed=passed)
+        bypassed = bypassed_noops(nodes, decisions.device_of)
+        cut = partition(nodes, decisions.device_of, feeds=feeds, fetches=tensors, bypassed=bypassed)
         return replace(self, decisions=decisions, partitioned=cut, solution=None, access=OneSidedAccess())
 
     def resized(self, given: Mapping[str, Dims]) -> Plan:

@@ -77,7 +77,7 @@ class Timeline:
     def spent(self) -> dict[str, float]:
         """Device, or `link A -> B` -> its seconds of the critical path.
 
-        What a part waits counts to it, as for a link that others use. So the sum is the end of the path.
+        The time for which a part waits, as for a link that others use, counts as its own. So the sum is the end of the path.
         """
         out: dict[str, float] = {}
         end = 0.0
@@ -408,9 +408,9 @@ def one_sided_reads(plan: PlanData) -> dict[tuple[str, Node], float]:
 
 
 def _merged(parts: Mapping[str, Sequence[Node]]) -> tuple[list[Node], list[str]]:
-    """What devices run, as one order in which each node stands behind its inputs, and each device's nodes in theirs; and where.
+    """One order of all devices' nodes, inputs first and each device's nodes in its order; and the device of each.
 
-    A constant that several devices have stands there for each of them.
+    A constant that several devices have is there once for each of them.
     """
     times = Counter(node for part in parts.values() for node in part)
     copied = {(device, node) for device, part in parts.items() for node in part if times[node] > 1}

@@ -14,7 +14,7 @@ from ...graph.core.dtypes import bfloat16, float32
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import nbytes
 from ...graph.core.shape import element_count
-from .control_edges import through
+from .control_edges import without_bypassed
 from .partitioned_graph import Channel, Partition, Partitioned, Step, task_of
 
 COPIED_BYTES: Final = 1024  # constants up to this size may be copied: sent, each would cost a message, or hold one up
@@ -40,7 +40,7 @@ class ChannelInserter:
     fed: set[Tensor]
     device: dict[int, str]
     narrow: bool = False  # whether float32 crosses as bfloat16
-    passed: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict)
+    bypassed: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict)
     copies: bool = False  # whether small constants are copied instead of sent
     steps: dict[str, list[Step]] = field(default_factory=dict)
     feeds: dict[str, dict[str, None]] = field(default_factory=dict)
@@ -68,8 +68,8 @@ class ChannelInserter:
                     self._read(t, here)
                 else:
                     self._bring(t, t.op, here)
-        passed = self.passed
-        for c in through(node.controls, passed) if passed else node.controls:
+        bypassed = self.bypassed
+        for c in without_bypassed(node.controls, bypassed) if bypassed else node.controls:
             # One that is not run is a placeholder that is fed: there is nothing to wait for.
             if device.get(c.index, here) != here:
                 self._bring(c, c, here)

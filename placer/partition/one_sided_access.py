@@ -100,12 +100,12 @@ class OneSidedAccess:
 
     Attributes:
         found: whether running tasks were asked; False: it is assumed from the cluster's description.
-        reached: (task, owner) of each task that uses the memory of another one.
+        used: (task, owner) of each task that uses the memory of another one.
         refused: what could not be used.
     """
 
     found: bool = False
-    reached: tuple[tuple[str, str], ...] = ()
+    used: tuple[tuple[str, str], ...] = ()
     refused: tuple[Refusal, ...] = ()
 
     @property
@@ -166,7 +166,7 @@ class OneSidedPasses:
         nodes: Sequence[Node],
         home: Callable[[Node], str],
         keep: Collection[Node],
-        passed: Mapping[Node, tuple[Node, ...]],
+        bypassed: Mapping[Node, tuple[Node, ...]],
     ) -> Partitioned:
         """The same step with the values read in place that can be; the arguments are those of `direct_reads` and `read_directly`."""
         if not setting("DOVETAIL_ONE_SIDED_READS"):
@@ -177,7 +177,7 @@ class OneSidedPasses:
             lambda r: (r.reader, r.place),
             writable=False,
         )
-        return read_directly(cut, reads, keep, passed)
+        return read_directly(cut, reads, keep, bypassed)
 
     def _possible(
         self,

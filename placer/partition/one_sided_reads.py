@@ -27,7 +27,7 @@ from ...graph.core.dtypes import resource
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import Trait
 from ...graph.core.shape import element_count
-from .control_edges import through
+from .control_edges import without_bypassed
 from .partitioned_graph import Channel, LoopPart, Partition, Partitioned, Step, task_of
 
 VARIABLES = frozenset(("VariableV2", "VarHandleOp"))
@@ -215,13 +215,13 @@ def read_directly(
     cut: Partitioned,
     reads: Iterable[DirectRead],
     keep: Collection[Node],
-    passed: Mapping[Node, tuple[Node, ...]],
+    bypassed: Mapping[Node, tuple[Node, ...]],
 ) -> Partitioned:
     """The same step with values read directly: the receiver begins with that, and the sender does not make them.
 
     Args:
         reads: some of `remote_variables`.
-        keep: nodes that run in any case: what the step was asked to run. passed: those that do not, as `partition` takes them.
+        keep: nodes that run in any case: what the step was asked to run. bypassed: those that do not, as `partition` takes them.
     """
     direct = {r.channel.id: r.channel._replace(direct=True) for r in reads}
     if not direct:
@@ -241,7 +241,7 @@ def read_directly(
             else:
                 rest.append(step)
         if name in chains:
-            rest = _without(rest, chains[name], _needed_else(part, keep), passed, cut.values)
+            rest = _without(rest, chains[name], _needed_else(part, keep), bypassed, cut.values)
         if first or rest or part.fetches:
             partitions[name] = replace(part, steps=(*first, *rest))
     channels = [direct.get(c.id, c) for c in cut.channels]
@@ -263,7 +263,7 @@ def _needed_else(part: Partition, keep: Collection[Node]) -> set[str]:
 
 
 def _without(
-    steps: Sequence[Step], chain: Collection[Node], keep: Collection[str], passed: Mapping[Node, tuple[Node, ...]],
+    steps: Sequence[Step], chain: Collection[Node], keep: Collection[str], bypassed: Mapping[Node, tuple[Node, ...]],
     values: Sequence[Tensor | Node],
 ) -> list[Step]:  # fmt: skip
     """The steps without those of a chain's nodes that nothing here needs."""
@@ -274,7 +274,7 @@ def _without(
             if what in chain and what not in needed and what.name not in keep:
                 continue
             needed.update(t.op for t in what.inputs)
-            needed.update(through(what.controls, passed))
+            needed.update(without_bypassed(what.controls, bypassed))
         elif isinstance(what, LoopPart):
             needed.add(what.condition)
         elif kind == "send":

@@ -33,7 +33,7 @@ from ...graph.core.shape import element_count
 from ...graph.ops.state.training import RULES, update_op
 from ...graph.ops.state.variables import place_of
 from ..cluster.spec import Cluster
-from .control_edges import passed_over, through
+from .control_edges import bypassed_noops, without_bypassed
 from .insert_channels import COPIED_BYTES, is_copied
 from .one_sided_reads import VARIABLES, Place, place_at
 from .partitioned_graph import Partition, task_of
@@ -87,8 +87,8 @@ def direct_updates(
         return []
     found: list[DirectUpdate] = []
     # A group on another task that is passed over may be what makes that task the only one besides: then all is done there.
-    for passed in (passed_over(nodes, device_of), {}):
-        neighbours, possible = _exchanges(nodes, device, feeds, passed), []
+    for bypassed in (bypassed_noops(nodes, device_of), {}):
+        neighbours, possible = _exchanges(nodes, device, feeds, bypassed), []
         for group in _groups(moving, neighbours):
             others = {other for task in group for other in neighbours[task]} - group
             if len(others) != 1 or not any(n.type in _UPDATES for task in group for n in parts[task]):
@@ -100,7 +100,7 @@ def direct_updates(
                     DirectUpdate(task, here, tuple(_variables(parts[task], device))) for task in parts if task in group
                 ]
         found = max(found, possible, key=len)
-        if len(found) == len(moving) or not passed:
+        if len(found) == len(moving) or not bypassed:
             break
     return found
 
@@ -144,15 +144,15 @@ def _exchanges(
     nodes: Sequence[Node],
     device: Mapping[Node, str],
     feeds: Collection[Tensor],
-    passed: Mapping[Node, tuple[Node, ...]],
+    bypassed: Mapping[Node, tuple[Node, ...]],
 ) -> dict[str, set[str]]:
-    """Of each task those that it exchanges values or news with. `passed`: as `control_edges.passed_over` gives it."""
+    """Of each task those that it exchanges values or news with. `bypassed`: as `control_edges.bypassed_noops` gives it."""
     neighbours: dict[str, set[str]] = defaultdict(set)
     for node in nodes:
-        if node in passed:
+        if node in bypassed:
             continue
         here = task_of(device[node])
-        for before in (*(t.op for t in node.inputs if t not in feeds), *through(node.controls, passed)):
+        for before in (*(t.op for t in node.inputs if t not in feeds), *without_bypassed(node.controls, bypassed)):
             there = task_of(device[before]) if before in device else here
             if there != here and not is_copied(before):
                 neighbours[here].add(there)

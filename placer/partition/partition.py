@@ -41,7 +41,7 @@ def partition(
     feeds: Iterable[Tensor] = (),
     fetches: Iterable[Tensor] = (),
     enable_bfloat16_sendrecv: bool = False,
-    passed: Mapping[Node, tuple[Node, ...]] | None = None,
+    bypassed: Mapping[Node, tuple[Node, ...]] | None = None,
     copies: bool = False,
 ) -> Partitioned:
     """Partition what one step runs by device.
@@ -52,7 +52,7 @@ def partition(
         feeds: tensors that the client gives.
         fetches: tensors that the client gets; one that is fed comes back without any partition.
         enable_bfloat16_sendrecv: float32 values cross as bfloat16: half the bytes, a relative error of up to 2**-9.
-        passed: nodes that do not run, each with those to wait for in its place (`control_edges.passed_over`).
+        bypassed: nodes that do not run, each with those to wait for in its place (`control_edges.bypassed_noops`).
         copies: small constants do not cross between tasks: each device that needs one has a copy of the node. Steps with
             branches or loops send theirs.
 
@@ -65,10 +65,10 @@ def partition(
     inserter: ChannelInserter
     if not has_control_flow(nodes):
         inserter = ChannelInserter(
-            fed, {n.index: device_of(n) for n in nodes}, enable_bfloat16_sendrecv, passed or {}, copies
+            fed, {n.index: device_of(n) for n in nodes}, enable_bfloat16_sendrecv, bypassed or {}, copies
         )
         for node in nodes:
-            if not (passed and node in passed):
+            if not (bypassed and node in bypassed):
                 inserter.add(node)
     else:
         inserter = inserter_for_loops(nodes, device_of, fed, fetched, enable_bfloat16_sendrecv)

@@ -1,8 +1,8 @@
 """The execution order of a searched placement: the order in which the search starts the nodes.
 
-A program runs its nodes one after the other and waits where a value has not come. In the order of creation it may so wait while it
-could do something else. The search's devices do not: they take what is ready. Nodes sorted by when they start there are an order of
-all nodes, in which inputs come first, and programs that follow it start nothing later than the search said.
+A program runs its nodes one after the other and waits for each value that has not arrived. In the order of creation it may so wait
+while another node is ready. The search's devices run any ready node. The nodes in the order of their start times there are a
+topological order, and programs that follow it start no node later than the search predicted.
 
 Nodes that use the same state keep their order where one of them changes it; so results do not depend on it. Graphs with
 loops or branches, or with nodes that may wait for other steps, keep the order that they have.
@@ -71,15 +71,15 @@ def execution_order(
 
 def kept_pairs(nodes: Sequence[Node]) -> list[tuple[Node, Node]]:
     """Pairs of nodes that use the same state, of which one changes it, and must keep their order."""
-    place: dict[Node, str] = {}  # what hands out state -> the state's name
-    reads: dict[str, list[Node]] = {}  # state -> what has looked at it since it was changed last
+    place: dict[Node, str] = {}  # the source of a reference or handle -> the name of its state
+    reads: dict[str, list[Node]] = {}  # state -> what has read it since its last change
     changed: dict[str, Node] = {}
     pairs = []
     for node in nodes:
         if Trait.STATE_HANDLE in node.opdef.traits:
             place[node] = node.attrs.get("shared_name") or node.name
             continue
-        used = dict.fromkeys(place[t.op] for t in node.inputs if t.op in place and _hands_out(t))
+        used = dict.fromkeys(place[t.op] for t in node.inputs if t.op in place and _refers_to_state(t))
         for state in used:
             last = changed.get(state)
             if last is not None:
@@ -89,17 +89,17 @@ def kept_pairs(nodes: Sequence[Node]) -> list[tuple[Node, Node]]:
                 changed[state] = node
             else:
                 reads.setdefault(state, []).append(node)
-            if any(map(_hands_out, node.outputs)):
+            if any(map(_refers_to_state, node.outputs)):
                 place[node] = state
     return pairs
 
 
-def _hands_out(tensor: Tensor) -> bool:
+def _refers_to_state(tensor: Tensor) -> bool:
     return tensor.dtype.is_ref or tensor.dtype.name == "resource" or Trait.STATE_HANDLE in tensor.op.opdef.traits
 
 
 def _sorted(nodes: Sequence[Node], start: Sequence[float], kept: Sequence[tuple[Node, Node]]) -> list[Node]:
-    """By start, but for what must come before."""
+    """The nodes by start time, but behind their inputs and the kept pairs in order."""
     number = {n: i for i, n in enumerate(nodes)}
     after: list[list[int]] = [[] for _ in nodes]
     waiting = [0] * len(nodes)

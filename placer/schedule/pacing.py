@@ -49,11 +49,11 @@ def schedule_receives(cut: Partitioned) -> Partitioned:
     behind: dict[str, dict[int, list[Step]]] = {device: {} for device in parts}
     moved: set[int] = set()
     for device, part in parts.items():
-        heard = _Heard(part, parts)
+        known = _KnownProgress(part, parts)
         for h in sorted(delayed[device], key=lambda h: (h.to, h.channel.id)):
             here = before[device].setdefault(h.to, [])
             source = h.channel.destination
-            if not heard.knows(source, h.until, h.to):
+            if not known.knows(source, h.until, h.to):
                 pace = Channel(len(channels), f"^{h.node.name}", source, device, 0, True, None, (), paces=True)
                 channels.append(pace)
                 values.append(h.node)
@@ -64,13 +64,13 @@ def schedule_receives(cut: Partitioned) -> Partitioned:
     if not moved:
         return cut
     partitions = {
-        device: replace(p, steps=tuple(_woven(p.steps, before[device], behind[device], moved)))
+        device: replace(p, steps=tuple(_with_moved_sends(p.steps, before[device], behind[device], moved)))
         for device, p in cut.partitions.items()
     }
     return Partitioned(partitions, channels, values, cut.guarded)
 
 
-def _woven(
+def _with_moved_sends(
     steps: Sequence[Step], before: Mapping[int, list[Step]], behind: Mapping[int, list[Step]], moved: set[int]
 ) -> list[Step]:
     out: list[Step] = []
@@ -84,7 +84,7 @@ def _woven(
 
 
 def start_times(steps: Mapping[str, Sequence[Step]]) -> dict[str, list[int]]:
-    """Device -> when each of its steps starts at the earliest. A step takes 1, and a loop goes round once."""
+    """Device -> the earliest start of each of its steps. A step takes 1, and a loop has one iteration."""
     times: dict[str, list[int]] = {device: [] for device in steps}
     sent: dict[int, int] = {}
     waiting: dict[int, str] = {}  # channel -> the device that waits for it
@@ -110,7 +110,7 @@ def start_times(steps: Mapping[str, Sequence[Step]]) -> dict[str, list[int]]:
 
 
 class _Part:
-    """A device's steps, with what is asked of them again and again.
+    """A device's steps, with tables of what every pass over them needs.
 
     Attributes:
         inside: for each place between steps, whether it is inside a loop; place i is before step i.
@@ -177,25 +177,25 @@ def _delayed_by(part: _Part, parts: Mapping[str, _Part], values: Sequence[Tensor
     return found
 
 
-class _Heard:
-    """How far a sender knows other devices to be, place by place: by what it has received from them before."""
+class _KnownProgress:
+    """What a sender knows of other devices' progress at each of its steps, from what it has received before."""
 
     def __init__(self, part: _Part, parts: Mapping[str, _Part]) -> None:
         self._part, self._parts = part, parts
         self._place = 0
-        self._reached: dict[str, int] = {}  # device -> the last of its steps that is known to be behind it
+        self._passed: dict[str, int] = {}  # device -> the last of its steps that is known to have run
 
     def knows(self, device: str, until: int, place: int) -> bool:
-        """Whether step `until` of a device is known to be over at a place; from now on it is. Places must not fall."""
+        """Whether step `until` of a device is known to have run at this place; afterwards it is. Places must not fall."""
         while self._place < place:
             kind, what = self._part.steps[self._place]
             if kind == "recv" and isinstance(what, Channel) and not self._part.inside[self._place]:
                 sent_at = self._parts[what.source].at[what.id]
-                self._reached[what.source] = max(self._reached.get(what.source, -1), sent_at)
+                self._passed[what.source] = max(self._passed.get(what.source, -1), sent_at)
             self._place += 1
-        reached = self._reached.get(device, -1)
-        self._reached[device] = max(reached, until)
-        return reached >= until
+        passed = self._passed.get(device, -1)
+        self._passed[device] = max(passed, until)
+        return passed >= until
 
 
 __all__ = ["AHEAD", "EPOCHS", "schedule_receives", "start_times"]

@@ -6,9 +6,9 @@ Each stage runs, on its device, a forward and a backward pass for every micro-ba
 - `1f1b`: a stage runs ahead by as many forward passes as there are stages behind it, then a forward and a backward pass in turn
   (Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters, SC 2021: PipeDream-Flush).
 
-Both are done at the same time, and leave the same part of the devices' time unused, the bubble: for S stages of equal work and M
-micro-batches (S - 1) / (M + S - 1). But between its two passes a micro-batch's activations are kept; under `gpipe` a stage keeps those
-of all micro-batches, under `1f1b` of no more than there are stages.
+Both end at the same time, and leave the same part of the devices' time unused, the bubble: (S - 1) / (M + S - 1) for S stages of equal
+work and M micro-batches. They differ in memory: a micro-batch's activations are kept between its two passes, and a stage keeps those of
+all micro-batches under `gpipe`, but of at most S under `1f1b`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def schedule(name: str, stages: int, micro_batches: int) -> Schedule:
 
 
 class Placed(NamedTuple):
-    """A pass of a stage on a clock."""
+    """A pass of a stage, with its start and end."""
 
     stage: int
     what: Pass
@@ -77,9 +77,9 @@ class Placed(NamedTuple):
 
 
 def on_a_clock(passes: Schedule, forward: float = 1.0, backward: float = 2.0) -> list[Placed]:
-    """All passes by start, where each stage takes so long for one; nothing for what travels.
+    """All passes by start time, where each pass takes so long and transfers take no time.
 
-    Every pass stands behind those that it needs: the one of the stage before it, or, on the way back, behind it.
+    A forward pass waits for that of the stage before, a backward pass for that of the stage behind.
     """
     finish: dict[tuple[int, Pass], float] = {}
     at, free = [0] * len(passes), [0.0] * len(passes)

@@ -48,7 +48,7 @@ from .orderings import orders
 from .problem import Found, Objective, Problem, Solution
 from .rounds import CHAINS, Chain, descents, node_price, walks
 from .types import Flags, Ints
-from .window_search import ended, passed
+from .window_search import ended, window_pass
 
 VISIT_S = 3e-8  # price of one evaluation, for each node that it goes over
 MIN_S = 1.0  # starts may spend this much even if the budget is smaller
@@ -466,7 +466,7 @@ class _Search:
             yield from self._pass(number)
 
     def _pass(self, number: int) -> Iterator[Solution]:
-        where, price = passed(self.problem, self._chosen(), self.seed + number)
+        where, price = window_pass(self.problem, self._chosen(), self.seed + number)
         self.left -= price
         yield from self._tried([(f"windows {number}", where)])
 

@@ -307,7 +307,7 @@ def _run(
     return last + share * mean
 
 
-def passed(problem: Problem, where: Ints, seed: int) -> tuple[Ints, float]:
+def window_pass(problem: Problem, where: Ints, seed: int) -> tuple[Ints, float]:
     """The assignment of groups after a pass over the whole step, and the price of it; it may be worse than before."""
     n = problem.nodes
     parts = PARTS if n > 2 * PARTS * (WIDTH + AHEAD) else 1

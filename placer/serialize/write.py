@@ -124,8 +124,8 @@ def _records(plan: PlanData, with_graph: bool) -> Iterator[Any]:
     for node, controls in plan.partitioned.guarded.items():
         yield {"guarded": [node.index, *(c.index if isinstance(c, Node) else f"r{c}" for c in controls)]}
     access = plan.access
-    if access.reached or access.refused:
-        yield {"access": [access.found, access.reached, access.refused]}
+    if access.used or access.refused:
+        yield {"access": [access.found, access.used, access.refused]}
     if (answer := plan.solution) is not None:
         yield {
             "solution": answer.assignment.tolist(), "objective": answer.objective, "bound": answer.lower_bound,

@@ -173,7 +173,7 @@ class _Writer:
             "relaxations": [[self._number(r.node), r.requested, r.reason] for r in plan.relaxations],
             "warnings": [[w.text, [self._number(name) for name in w.nodes if name in plan.graph][:LISTED]]
                          for w in check(plan, predict=len(plan.decisions) <= PREDICTED, facts=facts)],
-            "access": {"how": plan.access.how, "reached": plan.access.reached, "refused": plan.access.refused},
+            "access": {"how": plan.access.how, "used": plan.access.used, "refused": plan.access.refused},
             "loops": self.loops.rows,
         }  # fmt: skip
         return head, columns

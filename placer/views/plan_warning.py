@@ -113,7 +113,7 @@ def with_change(plan: PlanData, change: Change, place: PlaceFunction) -> Any:
     return place(
         graph, plan.cluster, fetches=list(plan.fetches), targets=list(plan.targets), feeds=list(plan.feeds),
         allow_soft_placement=plan.decisions.soft, strategy=strategy, enable_bfloat16_sendrecv=narrow, shapes=shapes,
-        shared_memory=False if plan.access.refused and not plan.access.reached else None,
+        shared_memory=False if plan.access.refused and not plan.access.used else None,
         profile="none" if plan.cluster.calibration is None else None,
     )  # fmt: skip
 

@@ -133,7 +133,7 @@ def _contents_text(facts: Facts) -> str:
 def _access_text(plan: PlanData) -> str:
     """Which tasks use each other's memory, and whether that is assumed or found."""
     access = plan.access
-    text = f"; shared memory is {access.how}" if access.reached else ""
+    text = f"; shared memory is {access.how}" if access.used else ""
     ways = {(r.task, r.owner) for r in access.refused if not r.variable}
     if ways:
         task, owner = min(ways)

@@ -32,7 +32,7 @@ def assert_placed_alike(ran: dt.Plan, cluster: Any, **options: Any) -> dt.Plan:
     assert {
         n.name: plan.placement[n.name] for p in plan.partitions.values() for n in p.nodes
     }.items() <= ran.placement.items()
-    assert (plan.access.reached, plan.access.refused) == (ran.access.reached, ran.access.refused)
+    assert (plan.access.used, plan.access.refused) == (ran.access.used, ran.access.refused)
     return plan
 
 

@@ -78,14 +78,14 @@ def test_tasks_of_one_host_share_memory(y):
     ]
     for jobs in one_host:
         plan = dt.place(y, jobs)
-        assert [c.direct for c in plan.channels] == [True] and plan.access.reached == ((W0, PS),)
+        assert [c.direct for c in plan.channels] == [True] and plan.access.used == ((W0, PS),)
         assert not plan.access.found and "shared memory is assumed" in " ".join(str(plan).split())
         assert "in the shared memory of /job:ps/task:0/CPU:0 (assumed)" in plan.explain("w/read")
     apart = dt.place(y, {"ps": ["a:1"], "worker": ["b:1"]})
     assert [c.direct for c in apart.channels] == [False] and apart.access.refused == ((W0, PS, ""),)
     assert "share no memory (assumed)" in " ".join(str(apart).split())
     assert "it cannot map the memory of /job:ps/task:0 (assumed)" in apart.explain("w")
-    assert dt.place(y, {"ps": ["a:1"], "worker": ["b:1"]}, shared_memory=True).access.reached
+    assert dt.place(y, {"ps": ["a:1"], "worker": ["b:1"]}, shared_memory=True).access.used
     assert dt.place(y, {"ps": 1, "worker": 2}, shared_memory=False).access.refused
 
 
@@ -93,9 +93,9 @@ def test_a_link_that_is_described_is_between_hosts(y, tmp_path):
     path = tmp_path / "c.yaml"
     text = "jobs: {ps: 1, worker: 2}\nlinks: [{between: [/job:ps, /job:worker], latency: 50 us}]\n"
     path.write_text(text)
-    assert not dt.place(y, path).access.reached
+    assert not dt.place(y, path).access.used
     path.write_text(text + "devices: {ps: [{name: cpu:0, host: h}], worker: [{name: cpu:0, host: h}]}\n")
-    assert dt.place(y, path).access.reached
+    assert dt.place(y, path).access.used
 
 
 def test_a_task_with_gpus_changes_its_variables_itself():
@@ -114,7 +114,7 @@ def test_settings_turn_it_off(y, monkeypatch):
     for name in ("DOVETAIL_ONE_SIDED_READS", "DOVETAIL_SHARED_MEMORY_MB"):
         with monkeypatch.context() as m:
             m.setenv(name, "0")
-            assert not dt.place(y, {"ps": 1, "worker": 2}).access.reached
+            assert not dt.place(y, {"ps": 1, "worker": 2}).access.used
 
 
 def test_an_older_plan_without_access_is_read(y, tmp_path):
@@ -125,7 +125,7 @@ def test_an_older_plan_without_access_is_read(y, tmp_path):
     old = [line for line in lines if not line.startswith('{"access"')][:-1]
     (tmp_path / "b.plan").write_text("\n".join([*old, f'{{"end": {len(old)}}}']) + "\n")
     loaded = dt.Plan.load(tmp_path / "b.plan")
-    assert not loaded.access.reached and steps(loaded) == steps(plan)
+    assert not loaded.access.used and steps(loaded) == steps(plan)
 
 
 @pytest.mark.parametrize("jobs", [2, "x", {"w": "localhost:1"}, {"w": 1.5}, {"w": True}])

@@ -90,8 +90,8 @@ function aboutPlan() {
     section("Warnings", plan.warnings.length ? listOf(plan.warnings, ([text, nodes]) => h("div", { class: "note-box" }, text, nodes.map((i) => h("p", {}, nodeLink(i)))), 4) : null),
     section("Devices", loadTable(used), idle.length ? h("p", { class: "faint" }, countText(idle.length, "device") + " idle: " + idle.slice(0, 4).map((d) => deviceText(d.at)).join(", ") + (idle.length > 4 ? " …" : "")) : null),
     section("Traffic per step", linkList(deviceLinksOnce())),
-    section("Shared memory (" + plan.access.how + ")", plan.access.reached.length || plan.access.refused.length ? listOf([
-      ...plan.access.reached.map(([task, owner]) => shortDevice(task) + " maps the variables of " + shortDevice(owner)),
+    section("Shared memory (" + plan.access.how + ")", plan.access.used.length || plan.access.refused.length ? listOf([
+      ...plan.access.used.map(([task, owner]) => shortDevice(task) + " maps the variables of " + shortDevice(owner)),
       ...plan.access.refused.map(([task, owner, name]) => shortDevice(task) + " cannot map " + (name ? "'" + name + "' in " : "") + "the memory of " + shortDevice(owner)),
     ], (text) => h("p", { class: "faint" }, text), 4) : null),
     section("Relaxed requests", plan.relaxations.length ? listOf(plan.relaxations, ([node, requested, reason]) => [nodeLink(node), h("p", { class: "faint" }, "requested '" + requested + "', assigned " + deviceText(plan.device[node]) + ": " + reason)]) : null),

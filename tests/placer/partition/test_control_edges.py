@@ -1,7 +1,7 @@
 """NoOps that only join control edges are passed over where that takes no more messages."""
 
 import dovetail as dt
-from dovetail.placer.partition.control_edges import passed_over
+from dovetail.placer.partition.control_edges import bypassed_noops
 from dovetail.placer.partition.partition import partition
 from dovetail.placer.partition.prune import needed
 
@@ -15,9 +15,9 @@ def cut(graph, *targets):
     def device_of(node):
         return AT[node.name[0]]
 
-    passed = passed_over(nodes, device_of)
-    found = partition(nodes, device_of, passed=passed)
-    return {n.name for n in passed}, sorted((c.name, c.source, c.destination) for c in found.channels), found
+    bypassed = bypassed_noops(nodes, device_of)
+    found = partition(nodes, device_of, bypassed=bypassed)
+    return {n.name for n in bypassed}, sorted((c.name, c.source, c.destination) for c in found.channels), found
 
 
 def test_a_group_elsewhere_is_left_out():
@@ -27,8 +27,8 @@ def test_a_group_elsewhere_is_left_out():
             join = dt.no_op("w_join")
         with dt.control_dependencies([join]):
             end = dt.constant(1.0, name="a_end")
-    passed, channels, found = cut(graph, end.op)
-    assert passed == {"w_join"}
+    bypassed, channels, found = cut(graph, end.op)
+    assert bypassed == {"w_join"}
     assert channels == [("^b", B, A)]
     assert list(found.partitions) == [A, B]
     # asked for by itself, it brings nobody any message
@@ -43,8 +43,8 @@ def test_joins_of_joins_are_followed_to_their_ends():
             second = dt.no_op("w_2")
         with dt.control_dependencies([second]):
             end = dt.constant(1.0, name="a_end")
-    passed, channels, _ = cut(graph, end.op)
-    assert passed == {"w_1", "w_2"}
+    bypassed, channels, _ = cut(graph, end.op)
+    assert bypassed == {"w_1", "w_2"}
     assert channels == [("^b", B, A)]
 
 
@@ -54,8 +54,8 @@ def test_a_join_that_saves_messages_stays():
             join = dt.no_op("a_join")
         with dt.control_dependencies([join]):
             ends = [dt.constant(1.0, name="w_end").op, dt.constant(1.0, name="a_end").op]
-    passed, channels, _ = cut(graph, *ends)
-    assert passed == set()
+    bypassed, channels, _ = cut(graph, *ends)
+    assert bypassed == set()
     assert channels == [("^a_join", A, W), ("^b", B, A)]
 
 

@@ -5,7 +5,7 @@ import pytest
 
 import dovetail as dt
 from dovetail.placer.cluster.load import make_cluster
-from dovetail.placer.partition.control_edges import passed_over
+from dovetail.placer.partition.control_edges import bypassed_noops
 from dovetail.placer.partition.one_sided_access import AssumedAccess, at_hand
 from dovetail.placer.partition.one_sided_reads import direct_reads, read_directly
 from dovetail.placer.partition.partition import partition
@@ -33,12 +33,12 @@ def cut_of(fetches=(), targets=(), feeds=(), narrow=False):
     g = dt.get_default_graph()
     targets = [t.op if isinstance(t, dt.Tensor) else t for t in targets]
     nodes = needed(g, fetches, targets, feeds)
-    passed = passed_over(nodes, lambda n: n.device)
+    bypassed = bypassed_noops(nodes, lambda n: n.device)
     cut = partition(
-        nodes, lambda n: n.device, fetches=fetches, feeds=feeds, passed=passed, enable_bfloat16_sendrecv=narrow
+        nodes, lambda n: n.device, fetches=fetches, feeds=feeds, bypassed=bypassed, enable_bfloat16_sendrecv=narrow
     )
     reads = direct_reads(cut, nodes, set(feeds), MOST, lambda n: n.device)
-    made = read_directly(cut, reads, {*targets, *(t.op for t in fetches)}, passed)
+    made = read_directly(cut, reads, {*targets, *(t.op for t in fetches)}, bypassed)
     return cut, made, sorted(r.channel.name for r in reads)
 
 

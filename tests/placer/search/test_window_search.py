@@ -6,7 +6,7 @@ from search_problems import problem
 
 from dovetail.placer.search import portfolio
 from dovetail.placer.search.portfolio import WALK_NODES, search
-from dovetail.placer.search.window_search import ended, passed
+from dovetail.placer.search.window_search import ended, window_pass
 
 
 def branches(layers, width=12, slots=None, **options):
@@ -33,7 +33,7 @@ def test_passes_shorten_a_step_within_memory_and_leave_units_together(slots):
     where = np.empty(p.groups, np.int32)
     where[p.group] = before.assignment
     value = before.objective
-    for refine in (passed, ended):
+    for refine in (window_pass, ended):
         after, price = refine(p, where, 0)
         assert not p.violations(after[p.group])
         assert price > 0 and np.array_equal(after, refine(p, where, 0)[0])

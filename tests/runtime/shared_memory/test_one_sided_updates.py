@@ -405,7 +405,7 @@ def test_a_third_task_gets_the_variable_that_another_one_changes_in_place_from_t
             with tf.Session(cluster.target("worker", 0)) as session:
                 session.run(v.initializer)
                 assert session.run([y, update])[0] == 2.0
-                assert "/job:ps/replica:0/task:0" in {owner for _, owner in session.last_plan.access.reached}
+                assert "/job:ps/replica:0/task:0" in {owner for _, owner in session.last_plan.access.used}
                 assert session.run(v) == 1.0 - 3.0
 
 
