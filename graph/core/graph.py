@@ -392,9 +392,9 @@ class Graph:
         Raises:
             ValueError: there is no such op, or it consists of several nodes. Others: as for `create`.
         """
-        op, told = hooks.node_from_tensorflow(op_type, inputs, attrs or {})
+        op, own = hooks.node_from_tensorflow(op_type, inputs, attrs or {})
         with self.as_default():
-            return self.create(op, inputs, told, name or op_type)
+            return self.create(op, inputs, own, name or op_type)
 
     # --- nodes -----------------------------------------------------------------------------------------------------
 

@@ -70,7 +70,7 @@ def read_bundle(prefix: str, index: bytes) -> tuple[list[str], dict[str, dict[st
                 raise TableError(f"a slice of '{title}' is missing")
             pieces.append(_piece(_parsed("BundleEntryProto", stored), offset, sizes))
         if any(p["shard"] >= len(files) for p in pieces):
-            raise TableError(f"'{title}' lies in a file that the header does not tell of")
+            raise TableError(f"'{title}' is in a file that the header does not name")
         tensors[title] = {"dtype": as_dtype(int(entry.dtype)).base.name, "shape": shape, "slices": pieces}
     return files, tensors
 
@@ -115,9 +115,9 @@ def _texts(data: bytes, count: int, crc: int) -> Array:
             sizes.append(size)
     except IndexError:
         raise TableError("the lengths of texts are cut short") from None
-    told = b"".join(struct.pack("<I" if n < 1 << 32 else "<Q", n) for n in sizes)
+    lengths = b"".join(struct.pack("<I" if n < 1 << 32 else "<Q", n) for n in sizes)
     body = data[at : at + 4]
-    if body != masked(told) or mask(crc32c(told + data[at:])) != crc:
+    if body != masked(lengths) or mask(crc32c(lengths + data[at:])) != crc:
         raise TableError("the checksum differs")
     at += 4
     out: Array = np.empty(count, object)
@@ -163,10 +163,10 @@ def _bytes_of(value: Array, dtype: DType) -> tuple[bytes, int]:
         data = np.ascontiguousarray(value).tobytes()
         return data, crc32c(data)
     texts = [v.encode() if isinstance(v, str) else bytes(v) for v in value.ravel()]
-    told = b"".join(struct.pack("<I" if len(t) < 1 << 32 else "<Q", len(t)) for t in texts)
-    check = masked(told)
+    lengths = b"".join(struct.pack("<I" if len(t) < 1 << 32 else "<Q", len(t)) for t in texts)
+    check = masked(lengths)
     body = b"".join(texts)
-    return b"".join(varint(len(t)) for t in texts) + check + body, crc32c(told + check + body)
+    return b"".join(varint(len(t)) for t in texts) + check + body, crc32c(lengths + check + body)
 
 
 def _slice_key(name: bytes, extents: Iterable[tuple[int, int]]) -> bytes:

@@ -129,7 +129,7 @@ def read_meta_graph(
             raise _bad(meta, f"format version {head[1]!r} is not known; this release reads version {VERSION}")
         file.seek(unpacker.tell())
         arrived = read_stream(graph, file, prefix, clear_devices)
-    # What is told beside the nodes is checked before the graph is touched.
+    # What the file has beside the nodes is checked before the graph is touched.
     variables, collections = _collect(head[2], arrived.nodes, prefix, meta)
     saver = head[2].get("saver")
     try:
@@ -170,12 +170,12 @@ def _written(value: Any, variables: dict[Variable, int]) -> tuple[str, Any] | No
 def _collect(
     about: Mapping[str, Any], nodes: Sequence[Node], prefix: str, meta: MetaGraph
 ) -> tuple[list[Variable], dict[str, list[Any]]]:
-    """The variables and collections that a file tells of, made of its nodes."""
+    """The variables and collections of a file, made of its nodes."""
     names = Names({node.name: node for node in nodes}, prefix)
     try:
         variables = [variable_of(parts, names) for parts in about["variables"]]
         collections = {
-            str(name): [_value(kind, told, names, variables) for kind, told in values]
+            str(name): [_value(kind, key, names, variables) for kind, key in values]
             for name, values in about["collections"].items()
         }
     except _MISFITS as e:
@@ -183,16 +183,16 @@ def _collect(
     return variables, collections
 
 
-def _value(kind: str, told: Any, names: Names, variables: list[Variable]) -> Any:
+def _value(kind: str, key: Any, names: Names, variables: list[Variable]) -> Any:
     match kind:
         case "v":
-            return variables[told]
+            return variables[key]
         case "n":
-            return names.node(told)
+            return names.node(key)
         case "t":
-            return names.tensor(told)
-        case "p" if isinstance(told, PLAIN):
-            return told
+            return names.tensor(key)
+        case "p" if isinstance(key, PLAIN):
+            return key
     raise ValueError(f"a collection has a value of kind {kind!r}")
 
 

@@ -447,7 +447,7 @@ class Builder:
         if shapes is None:  # nothing else is known of them
             shapes = (None,) * len(signature)
         if type(shapes) is not tuple or len(shapes) != len(signature):
-            raise MalformedError(f"it has {len(signature)} outputs, the data tell of another number")
+            raise MalformedError(f"it has {len(signature)} outputs, the data have another number")
         node.outputs = tuple(
             [_output(node, i, *made, known) for i, (made, known) in enumerate(zip(signature, shapes, strict=True))]
         )
@@ -456,7 +456,7 @@ class Builder:
 
 
 def _output(node: Node, index: int, dtype: Any, dims: Any, known: Any) -> Tensor:
-    """An output as its op infers it, with what else is known of its shape: both told by a message."""
+    """An output as its op infers it, with what else is known of its shape: both come from a message."""
     if not isinstance(dtype, DType):
         raise MalformedError(f"its attrs give it a value of type {dtype!r}")
     return Tensor(node, index, dtype, _dims(dims if dims == known else merge(_dims(dims), _dims(known))))

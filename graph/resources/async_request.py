@@ -47,14 +47,14 @@ class Request:
         state: see above.
     """
 
-    __slots__ = ("_resource", "_outcome", "_tell", "state", "what")
+    __slots__ = ("_resource", "_outcome", "_callback", "state", "what")
 
     def __init__(self, what: str) -> None:
         self.what = what
         self.state = RequestState.WAITING
         self._resource: AsyncResource[Any] | None = None
         self._outcome: Any = None
-        self._tell: Callable[[], None] | None = None
+        self._callback: Callable[[], None] | None = None
 
     def waits_for(self) -> str:
         """A description of what it waits for, with the current state."""
@@ -73,9 +73,9 @@ class Request:
     def _settle(self, state: RequestState, outcome: Any) -> None:
         assert self.state is RequestState.WAITING and self._resource is not None
         self.state, self._outcome = state, outcome
-        if self._tell is not None:
-            self._resource._told.append(self._tell)
-            self._tell = None
+        if self._callback is not None:
+            self._resource._callbacks.append(self._callback)
+            self._callback = None
 
     def finished(self, value: Any) -> Any:
         """The kernel's result, made from the answer; without the lock, because it may copy much data."""
@@ -83,13 +83,13 @@ class Request:
 
     # --- for the executor -------------------------------------------------------------------------------
 
-    def when_settled(self, tell: Callable[[], None]) -> bool:
-        """Register a callback. True: `tell` will be called once, from any thread. False: it is settled already."""
+    def when_settled(self, callback: Callable[[], None]) -> bool:
+        """Register a callback. True: it will be called once, from any thread. False: it is settled already."""
         assert self._resource is not None
         with self._resource.lock:
             if self.state is not RequestState.WAITING:
                 return False
-            self._tell = tell
+            self._callback = callback
             return True
 
     def result(self) -> Any:
@@ -121,7 +121,7 @@ class AsyncResource(Generic[R]):
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self._told: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], None]] = []
 
     # --- the rules, under the lock ---------------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class AsyncResource(Generic[R]):
                 self._take_back(request, request._outcome)
             elif request.state is not RequestState.REFUSED:
                 return
-            request.state, request._outcome, request._tell = RequestState.CANCELLED, None, None
+            request.state, request._outcome, request._callback = RequestState.CANCELLED, None, None
             self._serve()
 
         self.perform(event)
@@ -184,9 +184,9 @@ class AsyncResource(Generic[R]):
         """Apply an event under the lock, then call the callbacks of the requests that it settled, in the order of settlement."""
         with self.lock:
             event()
-            told, self._told = self._told, []
-        for tell in told:
-            tell()
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
 
 
 def check_room(line: deque[Any], what: str) -> None:

@@ -65,7 +65,7 @@ def needed_by(graph_def: Any, names: Iterable[str]) -> set[str]:
 
 PRODUCER = 1882  # the version of TensorFlow's graphs that these are: with what of it defaults came and went
 OWN = "Dovetail"  # before the names of ops that TensorFlow does not have
-EXTRA = "_dovetail"  # the attribute of what else a node is told, as msgpack
+EXTRA = "_dovetail"  # the attribute with what TensorFlow's op has no attribute for, as msgpack
 OTHERWISE = frozenset(("MergeV2Checkpoints", "ResourceSparseApplyKerasMomentum", "RestoreV2", "SaveV2"))
 """Ops that have TensorFlow's names and do something else."""
 
@@ -76,7 +76,7 @@ def graph_def_of(
     """The `GraphDef` of a graph.
 
     Args:
-        from_version: nodes from this number on. add_shapes: tell the shapes of outputs, as `_output_shapes`.
+        from_version: nodes from this number on. add_shapes: also write the shapes of outputs, as `_output_shapes`.
         nodes: these alone; None: all.
 
     Raises:
@@ -154,12 +154,12 @@ def _write_inputs(proto: Any, form: Form, node: Node, parts: dict[str, Any]) -> 
 
 
 def _write_attrs(proto: Any, form: Form, signature: Signature, container: str) -> dict[str, Any]:
-    """Write what the signature asks for; gives what it has no place for. MisfitError: something does not fit."""
-    told = signature.tell([t.dtype for t in form.inputs], form.outputs)
+    """Write the attributes of the signature; returns the others. MisfitError: one is missing or does not fit."""
+    inferred = signature.inferred_attrs([t.dtype for t in form.inputs], form.outputs)
     extra = dict(form.attrs)
     for name, (kind, default) in signature.attrs.items():
-        if name in told:
-            value = told[name]
+        if name in inferred:
+            value = inferred[name]
             extra.pop(name, None)
         elif name in extra and (extra[name] is not None or kind == "shape" or default is REQUIRED):
             value = extra.pop(name)

@@ -271,8 +271,8 @@ class _Importer:
             given = []
             for end in inputs:
                 tensor = self._tensor(end)
-                op, told = _stand_in(tensor)
-                given.append(scratch.create(op, (), told).outputs[0])
+                op, attrs = _stand_in(tensor)
+                given.append(scratch.create(op, (), attrs).outputs[0])
                 stand_ins[given[-1]] = end
             count = len(scratch)
             with scratch.name_scope(f"{proto.name}/"):

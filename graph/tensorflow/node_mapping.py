@@ -1,4 +1,4 @@
-"""Which op, with which attributes, a node of TensorFlow's is here. `import_graph_def` asks it for every node.
+"""Which op, with which attributes, a node of TensorFlow's is here. `import_graph_def` calls it for every node.
 
 Nearly all are the op of the same name. Older ops are newer ones by another name. A few, such as `ResizeBilinear`, are functions
 here that make several nodes. Some have attributes here that follow from where their inputs come from.
@@ -73,7 +73,7 @@ def op_of(proto: Any) -> str:
 
 
 def attrs_of(proto: Any, definition: OpDef, inputs: Inputs) -> dict[str, Any]:
-    """What a node is told. MisfitError: an attribute is missing, or says what there is not here."""
+    """The attributes of a node. MisfitError: one is missing, or has a value that is not supported here."""
     extra = _own_attrs(proto)
     if proto.op.startswith(OWN):
         return extra
@@ -82,10 +82,10 @@ def attrs_of(proto: Any, definition: OpDef, inputs: Inputs) -> dict[str, Any]:
     attrs = {}
     for name, (kind, default) in signature.attrs.items():
         wanted = takes is None or name in takes
-        if not wanted and (name in signature.told or name in _HARMLESS):
+        if not wanted and (name in signature.inferred or name in _HARMLESS):
             continue
         if takes is None and (
-            name in _HARMLESS or (name in signature.told and kind in ("int", "type") and name in "TNU")
+            name in _HARMLESS or (name in signature.inferred and kind in ("int", "type") and name in "TNU")
         ):
             continue
         if name in proto.attr:
@@ -101,13 +101,13 @@ def attrs_of(proto: Any, definition: OpDef, inputs: Inputs) -> dict[str, Any]:
     attrs |= extra
     for name in (takes or frozenset()) - attrs.keys():
         if name not in DERIVED:
-            raise MisfitError(f"TensorFlow's {proto.op} does not tell {name}")
+            raise MisfitError(f"TensorFlow's {proto.op} has no {name}")
         attrs[name] = DERIVED[name](inputs)
     return attrs
 
 
-def told_node(op: str, inputs: Inputs, attrs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The op here that one of TensorFlow's is, and what it is told by `AttrValue`s. ValueError: it has no counterpart, or is many."""
+def node_from_tensorflow(op: str, inputs: Inputs, attrs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The op for one of TensorFlow's, and its attributes from `AttrValue`s. ValueError: it has no counterpart, or becomes several nodes."""
     proto = message("NodeDef")(op=op)
     for name, value in attrs.items():
         proto.attr[name].ParseFromString(value.SerializeToString())
@@ -122,7 +122,7 @@ def told_node(op: str, inputs: Inputs, attrs: Mapping[str, Any]) -> tuple[str, d
 
 @functools.cache
 def accepted(definition: OpDef) -> frozenset[str] | None:
-    """The names of the attributes that an op is told; None: those of TensorFlow's."""
+    """The names of the attributes that an op takes; None: those of TensorFlow's op."""
     if definition.name in _FLAGS:
         return _FLAGS[definition.name]
     names = set(definition.internal_attrs)
@@ -136,7 +136,7 @@ def accepted(definition: OpDef) -> frozenset[str] | None:
 
 
 def _own_attrs(proto: Any) -> dict[str, Any]:
-    """What is told in an attribute of our own."""
+    """The attributes that Dovetail packs into an attribute of its own."""
     if EXTRA not in proto.attr:
         return {}
     try:
@@ -157,7 +157,7 @@ def _made_by(inputs: Inputs, op: str) -> Mapping[str, Any]:
     while node.type in ("Identity", "Enter", "Switch", "Merge") and node.inputs:
         node = node.inputs[0].op
     if not node.type.startswith(op):
-        raise MisfitError(f"it is not told which {op} '{inputs[0].name}' comes from")
+        raise MisfitError(f"no attribute says which {op} '{inputs[0].name}' comes from")
     return node.attrs
 
 
@@ -225,12 +225,12 @@ def _batch_blocks(function: str) -> Callable[..., Any]:
 
 def _restore(a: dict[str, Any], prefix: Tensor, names: Tensor, slices: Tensor) -> Any:
 
-    told = _texts(names, "names of tensors")
+    keys = _texts(names, "names of tensors")
     attrs = {
-        "tensor_names": told,
+        "tensor_names": keys,
         "shape_and_slices": _texts(slices, "slices"),
         "dtypes": a["dtypes"],
-        "shapes": (None,) * len(told),
+        "shapes": (None,) * len(keys),
     }
     return list(make("RestoreV2", [prefix], attrs).outputs)
 
@@ -267,40 +267,40 @@ def _diagonal(function: str, edges: int) -> Callable[..., Any]:
 def _string_split(a: dict[str, Any], x: Tensor, ends: Tensor) -> Any:
     known = static_value(ends)
     whole = "maxsplit" in a
-    told = {"skip_empty": a.get("skip_empty", False), "whole": whole, "most": a.get("maxsplit", -1)}
+    split = {"skip_empty": a.get("skip_empty", False), "whole": whole, "most": a.get("maxsplit", -1)}
     delimiter = "" if known is None else bytes(known.item()).decode()
-    return list(make("StringSplit", [x] if known is not None else [x, ends], {"delimiter": delimiter, **told}).outputs)
+    return list(make("StringSplit", [x] if known is not None else [x, ends], {"delimiter": delimiter, **split}).outputs)
 
 
 def _reduce_join(a: dict[str, Any], x: Tensor, axes: Tensor) -> Any:
     known = static_value(axes)
-    told = {"axes": None if known is None else tuple(known.ravel().tolist()), "separator": a["separator"]}
-    return make("ReduceJoin", [x] if known is not None else [x, axes], told | {"keep_dims": a["keep_dims"]}).outputs[0]
+    attrs = {"axes": None if known is None else tuple(known.ravel().tolist()), "separator": a["separator"]}
+    return make("ReduceJoin", [x] if known is not None else [x, axes], attrs | {"keep_dims": a["keep_dims"]}).outputs[0]
 
 
 def _patches(a: dict[str, Any], images: Tensor) -> Any:
-    told = {"ksizes": a["ksizes"], "strides": a["strides"], "dilations": a["rates"], "data_format": "NHWC"}
-    attrs = told | {"padding": a["padding"], "explicit_paddings": ()}
+    attrs = {"ksizes": a["ksizes"], "strides": a["strides"], "dilations": a["rates"], "data_format": "NHWC"}
+    attrs |= {"padding": a["padding"], "explicit_paddings": ()}
     return make("ExtractImagePatches", [images], attrs).outputs[0]
 
 
 def _sampler(op: str) -> Callable[..., Any]:
     def sample(a: dict[str, Any], true: Tensor) -> Any:
-        told = {k: a[k] for k in ("num_true", "num_sampled", "unique", "range_max", "seed", "seed2")}
+        attrs = {k: a[k] for k in ("num_true", "num_sampled", "unique", "range_max", "seed", "seed2")}
         weights = np.zeros(0, np.float32)
         if op == "FixedUnigramCandidateSampler":
             if a["vocab_file"] or (a["num_shards"], a["shard"]) != (1, 0):
-                raise MisfitError("a vocab_file and shards are not supported: tell unigrams")
+                raise MisfitError("a vocab_file and shards are not supported: give unigrams")
             counts = np.asarray(a["unigrams"], np.float64) ** a["distortion"]
             weights = np.concatenate([np.zeros(a["num_reserved_ids"]), counts]).astype(np.float32)
-        return list(make(op, [true, convert(weights)], told).outputs)
+        return list(make(op, [true, convert(weights)], attrs).outputs)
 
     return sample
 
 
 def _tensor_summary(a: dict[str, Any], tag: Tensor, value: Tensor, metadata: Tensor) -> Any:
-    told = {"tag": _text(tag, "the tag"), "serialized_summary_metadata": bytes(_static(metadata, "metadata").item())}
-    return make("TensorSummaryV2", [value], told).outputs[0]
+    attrs = {"tag": _text(tag, "the tag"), "serialized_summary_metadata": bytes(_static(metadata, "metadata").item())}
+    return make("TensorSummaryV2", [value], attrs).outputs[0]
 
 
 def _ftrl(op: str) -> Callable[..., Any]:
@@ -365,7 +365,7 @@ COMPOSED: dict[str, Callable[..., Any]] = {
 
 
 def composed_attrs(proto: Any) -> dict[str, Any]:
-    """All that TensorFlow tells a node that is several here."""
+    """All attributes of a node of TensorFlow that becomes several nodes here."""
     return {
         name: read_attr(proto.attr[name], kind) if name in proto.attr else default_of(kind, default)
         for name, (kind, default) in signatures()[proto.op].attrs.items()
@@ -373,4 +373,4 @@ def composed_attrs(proto: Any) -> dict[str, Any]:
     }
 
 
-hooks.node_from_tensorflow = told_node
+hooks.node_from_tensorflow = node_from_tensorflow

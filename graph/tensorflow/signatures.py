@@ -27,8 +27,8 @@ class Argument:
     """One input or output.
 
     Attributes:
-        name: its name. type: an element type's name, or the attribute that tells it.
-        number: the attribute that tells how many tensors it is, or ''. is_list: whether `type` tells a list of types.
+        name: its name. type: an element type's name, or the attribute that holds it.
+        number: the attribute with its number of tensors, or ''. is_list: whether `type` is the name of a list of types.
         is_ref: whether it is the place of a variable.
     """
 
@@ -49,27 +49,27 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What an op takes, gives and is told.
+    """The inputs, outputs and attributes of an op.
 
     Attributes:
         attrs: name -> (kind, default); kinds are TensorFlow's: `int`, `list(type)`, `shape` ...
-        told: names of the attributes that inputs and outputs tell.
+        inferred: names of the attributes that follow from inputs and outputs.
     """
 
     op: str
     inputs: tuple[Argument, ...]
     outputs: tuple[Argument, ...]
     attrs: Mapping[str, tuple[str, Any]]
-    told: frozenset[str]
+    inferred: frozenset[str]
 
-    def tell(self, inputs: Sequence[DType], outputs: Sequence[DType]) -> dict[str, Any]:
-        """The attributes that the types of inputs and outputs tell. MisfitError: they are not such as the signature says."""
+    def inferred_attrs(self, inputs: Sequence[DType], outputs: Sequence[DType]) -> dict[str, Any]:
+        """The attributes that follow from the types of inputs and outputs. MisfitError: the types do not fit the signature."""
         found: dict[str, Any] = {}
         for arguments, types in ((self.inputs, inputs), (self.outputs, outputs)):
-            self._tell(arguments, types, found)
+            self._infer(arguments, types, found)
         return found
 
-    def _tell(self, arguments: Sequence[Argument], types: Sequence[DType], found: dict[str, Any]) -> None:
+    def _infer(self, arguments: Sequence[Argument], types: Sequence[DType], found: dict[str, Any]) -> None:
         counts = _counts(arguments, len(types), found)
         at = 0
         for argument, count in zip(arguments, counts, strict=True):
@@ -117,8 +117,8 @@ def signatures() -> Mapping[str, Signature]:
 
 
 def _signature(line: str) -> Signature:
-    told = json.loads(line)
-    inputs, outputs = (tuple(map(Argument.parse, told[k])) for k in ("in", "out"))
-    attrs = {name: (kind, default[0] if default else REQUIRED) for name, (kind, *default) in told["attrs"].items()}
-    tell = frozenset(w for a in (*inputs, *outputs) for w in (a.type, a.number) if w in attrs)
-    return Signature(told["op"], inputs, outputs, attrs, tell)
+    row = json.loads(line)
+    inputs, outputs = (tuple(map(Argument.parse, row[k])) for k in ("in", "out"))
+    attrs = {name: (kind, default[0] if default else REQUIRED) for name, (kind, *default) in row["attrs"].items()}
+    inferred = frozenset(w for a in (*inputs, *outputs) for w in (a.type, a.number) if w in attrs)
+    return Signature(row["op"], inputs, outputs, attrs, inferred)

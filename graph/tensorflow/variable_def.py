@@ -13,29 +13,29 @@ from ..variables.ref_and_resource import RefVariable, ResourceVariable
 from ..variables.variable import Variable, VariableAggregation, VariableSynchronization
 
 
-def variable_from_def(told: Any, names: Names) -> Variable:
-    """The variable that a `VariableDef` tells of. InvalidArgumentError: it has nodes that there are not."""
+def variable_from_def(proto: Any, names: Names) -> Variable:
+    """The variable of a `VariableDef`. InvalidArgumentError: it names nodes that do not exist."""
     try:
-        initializer = names.node(told.initializer_name)
-        initial = told.initial_value_name or initializer.inputs[1].name.removeprefix(names.prefix)
+        initializer = names.node(proto.initializer_name)
+        initial = proto.initial_value_name or initializer.inputs[1].name.removeprefix(names.prefix)
         parts: dict[str, Any] = {
-            "place": told.variable_name, "initial_value": initial, "initializer": told.initializer_name, "starts_by": None,
-            "trainable": told.trainable, "slice": None, "read": told.snapshot_name,
-            "synchronization": VariableSynchronization(told.synchronization).name,
-            "aggregation": VariableAggregation(told.aggregation).name,
+            "place": proto.variable_name, "initial_value": initial, "initializer": proto.initializer_name, "starts_by": None,
+            "trainable": proto.trainable, "slice": None, "read": proto.snapshot_name,
+            "synchronization": VariableSynchronization(proto.synchronization).name,
+            "aggregation": VariableAggregation(proto.aggregation).name,
         }  # fmt: skip
-        if told.HasField("save_slice_info_def"):
-            part = told.save_slice_info_def
+        if proto.HasField("save_slice_info_def"):
+            part = proto.save_slice_info_def
             parts["slice"] = (part.full_name, list(part.full_shape), list(part.var_offset), list(part.var_shape))
-        if told.is_resource:
-            parts |= {"is_initialized": _is_initialized(names.tensor(told.variable_name), names), "cached": None}
+        if proto.is_resource:
+            parts |= {"is_initialized": _is_initialized(names.tensor(proto.variable_name), names), "cached": None}
         return variable_of(parts, names)
     except (KeyError, ValueError, IndexError) as e:
-        raise invalid(f"Variable '{told.variable_name}' of this MetaGraphDef does not fit its graph: {e}") from None
+        raise invalid(f"Variable '{proto.variable_name}' of this MetaGraphDef does not fit its graph: {e}") from None
 
 
 def _is_initialized(handle: Tensor, names: Names) -> str:
-    """The name of a tensor that tells whether a variable has a value; made if there is none."""
+    """The name of a tensor with whether a variable has a value; made if there is none."""
     for node in names.nodes.values():
         if node.type == "VarIsInitializedOp" and node.inputs[0] is handle:
             return node.outputs[0].name.removeprefix(names.prefix)
@@ -59,15 +59,15 @@ def variable_def(v: RefVariable | ResourceVariable) -> Any:
     )
     part = v.save_slice_info
     if part is not None:
-        told = found.save_slice_info_def
-        told.full_name = part.full_name
+        piece = found.save_slice_info_def
+        piece.full_name = part.full_name
         for name in ("full_shape", "var_offset", "var_shape"):
-            getattr(told, name).extend(getattr(part, name))
+            getattr(piece, name).extend(getattr(part, name))
     return found
 
 
-def _variable_from_def(told: Any, nodes: dict[str, Node], prefix: str) -> Variable:
-    return variable_from_def(told, Names(nodes, prefix))
+def _variable_from_def(proto: Any, nodes: dict[str, Node], prefix: str) -> Variable:
+    return variable_from_def(proto, Names(nodes, prefix))
 
 
 hooks.variable_def_of, hooks.variable_from_def = variable_def, _variable_from_def

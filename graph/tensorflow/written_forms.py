@@ -24,8 +24,8 @@ class Form:
 
     Attributes:
         inputs: tensors of the graph, and outputs of nodes that are written before this one.
-        attrs: what it is told, but for what inputs and outputs tell. outputs: their types.
-        kept: what only Dovetail is told.
+        attrs: its attributes, but for those that follow from inputs and outputs. outputs: their types.
+        kept: attributes that only Dovetail has.
     """
 
     op: str
@@ -75,12 +75,12 @@ def _tensor_summary(node: Node) -> Form:
 
 def _reduce_join(node: Node) -> Form:
     x, *given = node.inputs
-    axes, told = node.attrs["axes"], {k: node.attrs[k] for k in ("keep_dims", "separator")}
+    axes, attrs = node.attrs["axes"], {k: node.attrs[k] for k in ("keep_dims", "separator")}
     if given:
-        return _as_is(node, (x, *given), **told)
+        return _as_is(node, (x, *given), **attrs)
     if axes is None and x.dims is None:
         raise MisfitError("the axes are not known")
-    return _as_is(node, (x, _constant("axes", range(len(x.dims or ()))[::-1] if axes is None else axes)), **told)
+    return _as_is(node, (x, _constant("axes", range(len(x.dims or ()))[::-1] if axes is None else axes)), **attrs)
 
 
 def _string_split(node: Node) -> Form:
@@ -89,7 +89,7 @@ def _string_split(node: Node) -> Form:
     if not node.attrs["whole"]:
         return _as_is(node, (x, *given), skip_empty=node.attrs["skip_empty"])
     if node.attrs["skip_empty"]:
-        raise MisfitError("skip_empty is not told")
+        raise MisfitError("skip_empty has no counterpart")
     return _as_is(node, (x, *given), "StringSplitV2", maxsplit=node.attrs["most"])
 
 
@@ -100,20 +100,20 @@ def _patches(node: Node) -> Form:
     a = node.attrs
     if a["data_format"] != "NHWC" or a["padding"] == "EXPLICIT":
         raise MisfitError("TensorFlow's has NHWC alone")
-    told = {"ksizes": a["ksizes"], "strides": a["strides"], "rates": a["dilations"], "padding": a["padding"]}
-    return _as_is(node, tuple(node.inputs), **told)
+    attrs = {"ksizes": a["ksizes"], "strides": a["strides"], "rates": a["dilations"], "padding": a["padding"]}
+    return _as_is(node, tuple(node.inputs), **attrs)
 
 
 def _sampler(node: Node) -> Form:
     """Without the weights of classes, which only one of the distributions has."""
     true, weights = node.inputs
-    told = dict(node.attrs)
+    attrs = dict(node.attrs)
     if node.type == "FixedUnigramCandidateSampler":
         counts = static_value(weights)
         if counts is None:
             raise MisfitError("unigrams must be constant")
-        told["unigrams"] = tuple(counts.tolist())
-    return _as_is(node, (true,), **told)
+        attrs["unigrams"] = tuple(counts.tolist())
+    return _as_is(node, (true,), **attrs)
 
 
 def _variable(node: Node) -> Form:

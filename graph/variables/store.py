@@ -312,8 +312,8 @@ def _bound(
     if inspect.isclass(initializer):
         initializer = initializer()
     if shape is not None and is_static(dims):
-        told = {"partition_info": part} if _takes_partition_info(initializer) else {}
-        return partial(initializer, list(dims), dtype=dtype, **told), dtype
+        extra = {"partition_info": part} if _takes_partition_info(initializer) else {}
+        return partial(initializer, list(dims), dtype=dtype, **extra), dtype
     if shape is None and not _required_arguments(initializer):
         return initializer, None
     raise ValueError(f"Shape of a new variable ({name}) must be fully defined, but instead was {text(dims)}.")

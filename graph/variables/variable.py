@@ -142,7 +142,7 @@ def without_creators(which: Callable[[Any], bool] = lambda creator: True) -> Ite
 
 
 def _defined(variable_def: Any, import_scope: str | None) -> Variable:
-    """The variable of the default graph that a `VariableDef` tells of."""
+    """The variable of the default graph of a `VariableDef`."""
     nodes = {node.name: node for node in get_default_graph().nodes}
     found: Variable = hooks.variable_from_def(
         variable_def, nodes, f"{import_scope.strip('/')}/" if import_scope else ""
@@ -373,7 +373,7 @@ class Variable(TensorOperators[Tensor], metaclass=Creation):
 
     @classmethod
     def from_proto(cls, variable_def: Any, import_scope: str | None = None) -> Variable:
-        """The variable of the default graph that a `VariableDef` tells of."""
+        """The variable of the default graph of a `VariableDef`."""
         return _defined(variable_def, import_scope)
 
     def _set_save_slice_info(self, save_slice_info: _SaveSliceInfo) -> None:

@@ -188,8 +188,8 @@ class _Writer:
         number = {str(d.name): i for i, d in enumerate(self.plan.cluster.devices)}
         at = {node.name: i for i, node in enumerate(self.nodes)}
         for device in self.plan.partitions:
-            told = of(device)
-            for k in (*told.kernels, *told.own):
+            compiled = of(device)
+            for k in (*compiled.kernels, *compiled.own):
                 # A rewrite's nodes have its root's name.
                 inside = list(dict.fromkeys(at[name] for name in k.nodes if name in at))
                 columns["Member"] += inside
@@ -201,13 +201,13 @@ class _Writer:
                     k.bytes_written,
                     saved,
                     int(k.flops),
-                    int(told.memory.exact),
+                    int(compiled.memory.exact),
                 )
                 for name, value in zip(
                     ("Device", "Size", "Read", "Written", "Saved", "Flops", "Exact"), row, strict=True
                 ):
                     columns[name].append(value)
-            for name, reason in told.reasons.items():
+            for name, reason in compiled.reasons.items():
                 if name in at and reason:
                     alone[at[name]] = reasons[reason] + 1
         head["reasons"] = reasons.rows
