@@ -6,7 +6,6 @@
     partition.py                the entry: a placed graph in, a `Partitioned` out
     partitioned_graph.py        `Channel`, `Partition`, `Partitioned`: the result
     insert_channels.py          the walk that opens a channel where an edge crosses devices
-    insert_channels_loops.py    the same around branches and loops
     one_sided_reads.py          variables of another task that are read in its memory
     one_sided_updates.py        parts of a parameter server that a worker runs in its memory
     one_sided_accumulates.py    gradients that a worker adds to another task's accumulators

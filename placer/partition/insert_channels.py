@@ -1,21 +1,24 @@
 """Send/receive insertion: one walk over a step's nodes gives each device its steps, and opens channels between devices.
 
-`partition.py` says which sends, receives and reads there are, and where they stand. `insert_channels_loops.py` does branches and loops.
+`partition.py` says which sends, receives and reads there are, and where they stand.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from ...graph.core.dtypes import bfloat16, float32
+from ...graph.core.errors import InvalidArgumentError
+from ...graph.core.frames import Frames, Item, Loop, Predicates
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import nbytes
 from ...graph.core.shape import element_count
 from .control_edges import without_bypassed
-from .partitioned_graph import Channel, Partition, Partitioned, Step, task_of
+from .control_flow_placement import devices_after_moves
+from .partitioned_graph import Channel, LoopPart, Partition, Partitioned, Step, task_of
 
 COPIED_BYTES: Final = 1024  # constants up to this size may be copied: sent, each would cost a message, or hold one up
 
@@ -35,6 +38,9 @@ class ChannelInserter:
 
     A send belongs right behind the step that makes its value, but is known only when the first consumer is
     met. So sends are kept apart, by that step, until the end.
+
+    A value is received at the level of loops at which it is made: what comes from outside a loop before the loop's
+    steps, which are put in place when the loop has been walked. `steps` are those of the innermost loop that is being walked.
     """
 
     fed: set[Tensor]
@@ -52,6 +58,16 @@ class ChannelInserter:
     behind_recv: dict[int, list[Step]] = field(default_factory=dict)  # channel id -> the sends that pass its value on
     guarded: dict[Node, tuple[Node | int, ...]] = field(default_factory=dict)
     copied: dict[Node, set[str]] = field(default_factory=dict)  # small constants -> the other devices that have them
+    predicates: Predicates | frozenset[Node] = frozenset()  # nodes that may be dead
+    levels: list[dict[str, list[Step]]] = field(init=False)  # those of the step, then of each loop that is being walked
+    names: list[str] = field(default_factory=list)  # of the loops that are being walked
+    level: dict[int, int] = field(default_factory=dict)  # node index -> how many loops it is in, if any
+    in_body: list[bool] = field(default_factory=lambda: [True])  # per level: whether its head is behind us
+    of_head: set[int] = field(default_factory=set)  # nodes that run in a loop's head
+    to_head: set[int] = field(default_factory=set)  # channels that are received there
+
+    def __post_init__(self) -> None:
+        self.levels = [self.steps]
 
     def add(self, node: Node) -> None:
         """Append a node, before it the receives of what it takes from elsewhere."""
@@ -101,6 +117,13 @@ class ChannelInserter:
 
     def _send(self, channel: Channel, producer: Node, first: Channel | None) -> None:
         """Send a value as soon as it is made, or has come on the channel `first`."""
+        level = self.level.get(producer.index, 0)
+        if not self.in_body[level]:
+            self.to_head.add(channel.id)
+        elif producer.index in self.of_head and (first is None or first.id in self.to_head):
+            # The head makes it, and only the body needs it: after the last iteration it would not be received.
+            self.levels[level][channel.source].append(("send", channel))
+            return
         if first is None:
             self.behind_node.setdefault(producer.index, []).append(("send", channel))
         else:
@@ -112,7 +135,8 @@ class ChannelInserter:
         self.steps[source].append(("send", self._open(place, source, here)))
 
     def _open(self, value: Tensor | Node, source: str, here: str, relays: int | None = None) -> Channel:
-        number, loop = len(self.channels), self._loop_of(value)
+        number, level = len(self.channels), self._level_of(value)
+        loop = self.names[level - 1] if level else None
         if isinstance(value, Tensor):
             size, dtype = nbytes(value), value.dtype.base
             if self.narrow and dtype is float32:
@@ -122,16 +146,96 @@ class ChannelInserter:
             channel = Channel(number, f"^{value.name}", source, here, 0, True, None, (), relays, loop)
         self.channels.append(channel)
         self.values.append(value)
-        self._steps_of(value, here).append(("recv", channel))
+        self.levels[level][here].append(("recv", channel))
         return channel
 
-    def _steps_of(self, value: Tensor | Node, here: str) -> list[Step]:
-        """Where a value that has just been asked for is received."""
-        return self.steps[here]
+    def _level_of(self, value: Tensor | Node) -> int:
+        """How many loops there are around the place where a value crosses."""
+        # A place is read for its consumer, at the consumer's turn; any other value crosses where it is made.
+        if isinstance(value, Tensor) and value.dtype.is_ref:
+            return len(self.levels) - 1
+        producer = value.op if isinstance(value, Tensor) else value
+        return self.level.get(producer.index, 0)
 
-    def _loop_of(self, value: Tensor | Node) -> str | None:
-        """The loop in which that is."""
-        return None
+    def add_all(self, items: Iterable[Item]) -> None:
+        """Append nodes and loops, in order."""
+        depth = len(self.levels) - 1
+        for item in items:
+            if isinstance(item, Loop):
+                self._loop(item)
+                continue
+            if depth:
+                self.level[item.index] = depth
+                if not self.in_body[-1]:
+                    self.of_head.add(item.index)
+            self.add(item)
+            if item in self.predicates:
+                self._add_predicated(item)
+
+    def _add_predicated(self, node: Node) -> None:
+        """Note which control inputs of a node that may be dead may be dead, too."""
+        here = self.device[node.index]
+        waits: list[Node | int] = []
+        for c in node.controls:
+            if c in self.predicates:
+                waits.append(c if self.device[c.index] == here else self.arrived[here][c].id)
+        self.guarded[node] = tuple(waits)
+
+    def _loop(self, loop: Loop) -> None:
+        around = self.steps
+        parts = self._parts(loop)
+        inner: dict[str, list[Step]] = {device: [] for device in parts}
+        for device in parts:
+            around.setdefault(device, [])
+        self.steps = inner
+        self.levels.append(inner)
+        self.names.append(loop.name)
+        self.in_body.append(False)
+        for merge in loop.merges:
+            self._check_merge(merge)
+            self.level[merge.index] = len(self.levels) - 1
+            self.of_head.add(merge.index)
+            inner[self.device[merge.index]].append(("node", merge))
+            if merge in self.predicates:
+                self.guarded[merge] = ()
+        self.add_all(loop.head)
+        again = loop.condition.outputs[0]
+        for device, part in parts.items():
+            if device != self.device[loop.condition.index]:
+                self._bring(again, loop.condition, device)
+            inner[device].append(("test", part))
+        self.in_body[-1] = True
+        self.add_all(loop.body)
+        self.in_body.pop()
+        self.names.pop()
+        self.levels.pop()
+        self.steps = around
+        for device, part in parts.items():
+            around[device].append(("loop", part))
+            around[device] += inner[device]
+            around[device].append(("end", part))
+
+    def _parts(self, loop: Loop) -> dict[str, LoopPart]:
+        """The devices that take part in a loop, in the order in which they first do."""
+        devices: dict[str, None] = {}
+        for node in loop.nodes():
+            here = self.device[node.index]
+            devices[here] = None
+            for t in node.inputs:  # a variable that is read from elsewhere is read in each iteration
+                if t.dtype.is_ref and self.device[t.op.index] != here:
+                    devices[self.device[t.op.index]] = None
+        merges: dict[str, list[Node]] = {}
+        for merge in loop.merges:
+            merges.setdefault(self.device[merge.index], []).append(merge)
+        return {d: LoopPart(loop.name, loop.condition, tuple(merges.get(d, ()))) for d in devices}
+
+    def _check_merge(self, merge: Node) -> None:
+        """A loop variable goes from Enter to Merge and back without crossing, unless a graph was tampered with."""
+        here = self.device[merge.index]
+        if any(self.device[t.op.index] != here for t in merge.inputs):
+            raise InvalidArgumentError(
+                merge, merge, f"Malformed loop: the Enter or NextIteration of '{merge.name}' feeds something else first"
+            )
 
     def result(self, fetches: Sequence[Tensor]) -> Partitioned:
         """The partitions, every send behind its step."""
@@ -184,3 +288,24 @@ class ChannelInserter:
             elif step[0] == "recv":
                 out += behind_recv.get(step[1].id, ())
         return tuple(out)
+
+
+def inserter_with_loops(
+    nodes: Sequence[Node], device_of: Callable[[Node], str], fed: set[Tensor], fetched: Sequence[Tensor], narrow: bool
+) -> ChannelInserter:
+    """The channels of nodes with branches and loops among them; `narrow`: float32 crosses as bfloat16.
+
+    Raises:
+        InvalidArgumentError: what is made inside a loop is fetched.
+    """
+    frames = Frames(nodes, fed)
+    for t in fetched:
+        if frames.gives_in(t.op) is not None:
+            raise InvalidArgumentError(
+                t.op, t.op, f"{t.name} is created inside {frames.gives_in(t.op)} and cannot be fetched: it has one value "
+                f"per iteration. Fetch what the loop returns.\n  '{t.op.name}' ({t.op.type}), created at {t.op.source}",
+            )  # fmt: skip
+    items = frames.schedule()
+    inserter = ChannelInserter(fed, devices_after_moves(nodes, device_of), narrow, predicates=Predicates(items))
+    inserter.add_all(items)
+    return inserter

@@ -29,8 +29,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ...graph.core.frames import has_control_flow
 from ...graph.core.graph import Node, Tensor
-from .insert_channels import ChannelInserter
-from .insert_channels_loops import inserter_for_loops
+from .insert_channels import ChannelInserter, inserter_with_loops
 from .partitioned_graph import Partitioned
 
 
@@ -62,7 +61,6 @@ def partition(
     """
     fed = set(feeds)
     fetched = [t for t in dict.fromkeys(fetches) if t not in fed]
-    inserter: ChannelInserter
     if not has_control_flow(nodes):
         inserter = ChannelInserter(
             fed, {n.index: device_of(n) for n in nodes}, enable_bfloat16_sendrecv, bypassed or {}, copies
@@ -71,5 +69,5 @@ def partition(
             if not (bypassed and node in bypassed):
                 inserter.add(node)
     else:
-        inserter = inserter_for_loops(nodes, device_of, fed, fetched, enable_bfloat16_sendrecv)
+        inserter = inserter_with_loops(nodes, device_of, fed, fetched, enable_bfloat16_sendrecv)
     return inserter.result(fetched)
