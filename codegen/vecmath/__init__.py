@@ -30,8 +30,8 @@ over all magnitudes; NaN gives NaN, and infinities, zeros and denormals give wha
 
 Those with an error of 1 in float32 and more in float64 are computed in float64 for both; so are those that only float32 has.
 
-Modules: `exp_log`, `trig`, `hyperbolic`, `special` have the functions above; `reduce` sums and quotients; `half` float16 and
-bfloat16 as bits; `memory` reads and writes elements; `intrinsics` what all of these are written with. The texts of kernels in
+Modules: `exp_log`, `trig`, `hyperbolic`, `special` have the functions above; `half` float16 and bfloat16 as bits;
+`memory` reads and writes elements; `intrinsics` what all of these are written with, and sums in any order. The texts of kernels in
 `codegen/cpu` call them, so `codegen/cpu` alone imports this package; the emitter of GPU kernels translates their calls by name.
 
 Sources: argument reduction after Cody and Waite, "Software Manual for the Elementary Functions" (1980); log and log1p follow
@@ -62,6 +62,8 @@ from .hyperbolic import (
 )
 from .intrinsics import (
     WIDE,
+    accumulate,
+    accumulate_product,
     ceil,
     copysign,
     f32,
@@ -81,6 +83,5 @@ from .intrinsics import (
     wide_vectors,
 )
 from .memory import load, store
-from .reduce import accumulate, accumulate_product
 from .special import erf32, erf64, erfc32, lgamma32
 from .trig import acos32, acos64, asin32, asin64, atan32, atan64, cos32, cosine_of_turn64, sin32, sine_of_turn64, tan32

@@ -153,3 +153,20 @@ def stay_apart(typing_context):
         return context.get_dummy_value()
 
     return types.void(), emit
+
+
+# --- sums and products in any order ------------------------------------------------------------------------------------
+
+# A sum is vectorised by adding in another order. Only these functions allow that; the rest of a kernel keeps its order.
+
+
+@inner(fastmath={"reassoc", "nsz"}, forceinline=True)
+def accumulate(total, x):
+    """total + x, in any order."""
+    return total + x
+
+
+@inner(fastmath={"reassoc", "nsz"}, forceinline=True)
+def accumulate_product(total, x):
+    """total * x, in any order."""
+    return total * x

@@ -7,7 +7,7 @@
   the structure of elements; checks of arguments.
 - `iterator`: `Iterator` and its position. `runtime_values`: what an iterator gets when it starts. `function`: traced functions of elements.
 - `kind_registry`: how each kind is walked. `element_iterators`, `combined_iterators`, `prefetch`, `resumable`: the walks.
-- `file_datasets`, `files`, `records`, `cache_files`: data sets of files, and in a file.
+- `file_datasets`, `files`, `cache_files`: data sets of files, and in a file.
 - `serialize`, `deserialize`: data sets as bytes, for another process.
 
 `distribute`, `compat` and programs may import it. It imports `io`, `api` and the parts below.

@@ -1,7 +1,7 @@
 """`Dataset`: a pipeline of elements.
 
 Theory. A data set is a description: a kind, parameters, and the data sets that it is made from. It is lazy: nothing runs until an
-iterator requests an element. `element_iterators.py`, `combined_iterators.py`, `files.py` and `records.py` define how each kind makes its
+iterator requests an element. `element_iterators.py`, `combined_iterators.py` and `files.py` define how each kind makes its
 elements. A description can be sent (`serialize.py`), so an iterator runs where it is placed: in this process, or in a worker's.
 """
 
@@ -18,7 +18,7 @@ from ..graph.core.dtypes import bool_, int64, string, variant
 from ..graph.core.graph import Tensor
 from ..graph.core.shape import Dims, common
 from ..graph.resources.resource_manager import Resources
-from . import combined_iterators as _combined, element_iterators as _walks, files as _files, records as _records  # noqa: F401  (they register kinds)
+from . import combined_iterators as _combined, element_iterators as _walks, files as _files  # noqa: F401  (they register kinds)
 from .checks import (
     AUTOTUNE,
     at_least_one,

@@ -1,4 +1,4 @@
-"""Data sets from files: lines of text, rows of NumPy's own files, and names of files."""
+"""Iterators over files: lines of text, records, rows of NumPy's files, and names of files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator as Walk, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,7 +18,7 @@ from ..graph.core.dtypes import string
 from ..graph.core.errors import DataLossError, InvalidArgumentError, NotFoundError
 from ..graph.core.graph import Tensor
 from ..io import files as gfile
-from ..io.records import compression_of
+from ..io.records import compression_of, tf_record_iterator
 from .kind_registry import Described, kind
 from .resumable import after, flattened
 from .runtime_values import At, Source, arrays_of
@@ -118,6 +119,43 @@ def npy_files(names: Sequence[str]) -> list[Array]:
     if len(kinds) != 1 or not all(f.ndim for f in files):
         raise ValueError(f"The files' rows must have one type and shape: {[(str(f.dtype), f.shape) for f in files]}")
     return files
+
+
+@kind("records")
+def _records(d: Described, at: At, skip: int) -> Walk[Element]:
+    compression = compression_at(d, at)
+    records = flattened(map(partial(tf_record_iterator, options=compression), files_of(d, at)))
+    return map(text_element, after(records, skip))
+
+
+@kind("fixed_records")
+def _fixed(d: Described, at: At, skip: int) -> Walk[Element]:
+    size, before, behind = (at.number(d._params[name]) for name in ("record_bytes", "header_bytes", "footer_bytes"))
+    compression = compression_at(d, at)
+
+    def rows(name: str) -> Walk[Element]:
+        nonlocal skip
+        if compression:
+            with opened(name, compression) as file:
+                length = len(file.read())
+        else:
+            length = Path(name).stat().st_size
+        count, rest = divmod(length - before - behind, size)
+        if rest or count < 0:
+            raise InvalidArgumentError.of(
+                f"{name} does not hold a whole number of records of {size} bytes: without header and footer it has "
+                f"{length - before - behind} bytes",
+            )
+        if skip >= count:
+            skip -= count
+            return
+        with opened(name, compression) as file:
+            file.seek(before + skip * size)
+            for _ in range(count - skip):
+                yield text_element(file.read(size))
+        skip = 0
+
+    return flattened(map(rows, files_of(d, at)))
 
 
 __all__ = ["compression_at", "files_of", "names_of", "npy_files", "opened"]

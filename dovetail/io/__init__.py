@@ -1,6 +1,6 @@
 """Files, records, and their parsing (`dt.io`).
 
-`files` and `gfile`: files under TensorFlow 1's and 2's names. `records`: record files. `matching`: names of files as a variable.
+`files` and `gfile`: files under TensorFlow 1's and 2's names. `records`: record files.
 Parsing is done by ops: `graph/ops/io`. `data`, `interop`, `train` and `compat` may import it.
 """
 
@@ -18,7 +18,7 @@ from ..graph.ops.state.queue_api import FIFOQueue, PaddingFIFOQueue, PriorityQue
 from ..graph.ops.strings.split_join import decode_csv
 from ..graph.ops.strings.strings import decode_base64, encode_base64
 from . import gfile
-from .matching import match_filenames_once
+from .files import match_filenames_once
 from .records import TFRecordCompressionType, TFRecordOptions, TFRecordWriter, tf_record_iterator
 
 __all__ = [

@@ -24,7 +24,7 @@ from dovetail.graph.ops.state.queue_api import (
 from dovetail.graph.ops.strings.split_join import decode_csv as decode_csv
 from dovetail.graph.ops.strings.strings import decode_base64 as decode_base64, encode_base64 as encode_base64
 from dovetail.io import gfile as gfile
-from dovetail.io.matching import match_filenames_once as match_filenames_once
+from dovetail.io.files import match_filenames_once as match_filenames_once
 from dovetail.io.records import (
     TFRecordCompressionType as TFRecordCompressionType, TFRecordOptions as TFRecordOptions, TFRecordWriter as TFRecordWriter,
     tf_record_iterator as tf_record_iterator,

@@ -12,8 +12,12 @@ import shutil
 from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
+from ..graph.core.build import TensorLike
+from ..graph.core.default_graph import GraphKeys
 from ..graph.core.errors import AlreadyExistsError, NotFoundError
 from ..graph.formats.atomic_files import is_remote, path_of
+from ..graph.ops.io.files import matching_files
+from ..graph.variables.variable import Variable
 
 
 class FileStatistics(NamedTuple):
@@ -143,6 +147,20 @@ def _file_system(name: str) -> tuple[Any, str]:
 def _check_free(path: str, overwrite: bool) -> None:
     if not overwrite and path_of(path).exists():
         raise AlreadyExistsError.of(f"file already exists: {path}")
+
+
+def match_filenames_once(pattern: TensorLike, name: str | None = None) -> Variable:
+    """A local variable, string `[n]`, with the names of the client's files that match one or several patterns.
+
+    The pattern is matched when local variables are initialised, so that every epoch has the same files.
+    """
+    return Variable(
+        matching_files(pattern),
+        trainable=False,
+        validate_shape=False,
+        collections=[GraphKeys.LOCAL_VARIABLES],
+        name=name or "matching_filenames",
+    )
 
 
 __all__ = [

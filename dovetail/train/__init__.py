@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..graph.formats.checkpoints import CheckpointReader, CheckpointReader as NewCheckpointReader, checkpoint_exists
 from ..graph.formats.protos import EXAMPLES, message
 from ..interop.tensorboard.writer import summary_iterator
-from ..io.matching import match_filenames_once
+from ..io.files import match_filenames_once
 from ..placer.cluster.spec import ClusterDef, ClusterSpec, JobDef
 from ..placer.rules.replica_device_setter import (
     BalancedStrategy,

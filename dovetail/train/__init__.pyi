@@ -27,7 +27,7 @@ from dovetail.graph.formats.checkpoints import (
 )
 from dovetail.graph.formats.protos import EXAMPLES as EXAMPLES, message as message
 from dovetail.interop.tensorboard.writer import summary_iterator as summary_iterator
-from dovetail.io.matching import match_filenames_once as match_filenames_once
+from dovetail.io.files import match_filenames_once as match_filenames_once
 from dovetail.placer.cluster.spec import ClusterDef as ClusterDef, ClusterSpec as ClusterSpec, JobDef as JobDef
 from dovetail.placer.rules.replica_device_setter import (
     BalancedStrategy as BalancedStrategy, GreedyLoadBalancingStrategy as GreedyLoadBalancingStrategy, RandomStrategy as RandomStrategy,
