@@ -81,6 +81,43 @@ def test_files_that_a_page_names_exist(page: str, path: Path) -> None:
             assert any(ROOT.glob(name.rstrip("/"))), f"there is no {name}"
 
 
+def test_the_map_of_the_packages_is_complete() -> None:
+    """CONTRIBUTING.md names each package and module at the top of the five folders, and functions that are where it says."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    _, *parts = re.split(r"\*\*`(\w+)/`: ", text.partition("## Where things are")[2].partition("\n## ")[0])
+    for folder, part in zip(parts[::2], parts[1::2], strict=True):
+        names = set(
+            re.findall(r"`([\w/]+(?:/|\.py))`", "\n".join(r.split("|")[1] for r in part.splitlines() if r[:1] == "|"))
+        )
+        tops = {p.parent.name + "/" for p in (ROOT / folder).glob("*/__init__.py") if not p.parent.is_symlink()}
+        tops |= {p.name for p in (ROOT / folder).glob("*.py")} - {"__init__.py", "__main__.py"}
+        assert {n for n in names if not (ROOT / folder / n).exists()} == set()
+        assert {n for n in tops if not any(name == n or name.startswith(n) for name in names)} == set(), folder
+    for path, functions in re.findall(r"`((?:graph|placer|codegen|runtime|dovetail)/[\w./]+\.py)` \(([^)|]*)\)", text):
+        source = (ROOT / path).read_text(encoding="utf-8")
+        assert [f for f in re.findall(r"`(\w+)`", functions) if not re.search(rf"\b{f}\b", source)] == [], path
+
+
+PUBLIC_WITHOUT_A_PLACE = frozenset(
+    {
+        "DeviceSpec", "FIFOQueue", "GraphDef", "GraphKeys", "GraphOptions", "Print", "SparseTensorValue", "Timeline",
+        "clip_by_global_norm", "create_partitioned_variables", "fixed_size_partitioner", "foldl", "foldr", "get_collection",
+        "merge_device", "min_max_variable_partitioner", "py_func", "recompute_grad", "report_uninitialized_variables", "segment_sum",
+        "sparse_add", "string_join", "unique", "variable_axis_size_partitioner", "PartitionedVariable",
+    }
+)  # fmt: skip
+"""Names that pages use, and that are neither on the core face nor in a module with a page in the reference."""
+
+
+@pytest.mark.parametrize(("page", "path"), pages())
+def test_pages_use_the_core_face(page: str, path: Path) -> None:
+    """And modules that have a page in the reference: `dt.math.add`."""
+    text = path.read_text(encoding="utf-8")
+    known = {*dir(dovetail), *(p.stem for p in (ROOT / "docs/reference/api").glob("*.md")), "dtypes", "logging"}
+    used = set(re.findall(r"\bdt\.([A-Za-z_]\w*)", text))
+    assert used - known - PUBLIC_WITHOUT_A_PLACE == set()
+
+
 @pytest.mark.parametrize(("page", "path"), pages())
 def test_links_lead_to_files_that_exist(page: str, path: Path) -> None:
     for link in links(page):

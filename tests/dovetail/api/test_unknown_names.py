@@ -31,7 +31,7 @@ X = np.arange(6, dtype=np.float32).reshape(2, 3)
         ("dt.tril", "use dt.linalg.band_part(x, -1, 0)"),
         ("dt.jnp", "use NumPy for arrays"),
         ("dt.Module", "use a function with dt.variable_scope"),
-        ("dt.random.PRNGKey", "use dt.set_random_seed"),
+        ("dt.random.PRNGKey", "use dt.random.set_random_seed"),
         ("dt.layers.embedding", "use dt.nn.embedding_lookup("),
         ("dt.layers.linear", "use dt.layers.dense(x, units)"),
         ("dt.nn.multi_head_attention", "use dt.nn.softmax(dt.matmul("),
