@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 # --- GPUs ------------------------------------------------------------------------------------------------------------
 
@@ -21,6 +22,7 @@ class GpuSchedule:
         spans: a tile has all columns. Else it goes along those that are reduced, once for each stage of reductions; where nothing is
             reduced, tiles lie beside one another.
         pieces: how many blocks share a row that is reduced. Then only the first stage is done, and another kernel reduces its totals.
+        stages: of tiles that are loaded ahead.
     """
 
     rows: int
@@ -28,6 +30,7 @@ class GpuSchedule:
     warps: int = 4
     spans: bool = False
     pieces: int = 1
+    stages: ClassVar[int] = 3
 
     def __str__(self) -> str:
         parts = [f"tiles of {self.rows}x{self.columns}"] + ["whole rows"] * self.spans

@@ -31,13 +31,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ....graph.core.dtypes import DType, bfloat16, float16, float32
-from ...ir.schedule import GpuProductSchedule
+from ...ir.schedule import GpuProductSchedule, GpuSchedule
 from ..emit.expr import stored_as
-from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, TritonKernel, triton_type
+from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, triton_type
 from ..schedule import TURNED, attention_schedules
-from .text import dot, inside, lines, make_kernel
+from .text import dot, inside, lines, make_launch
 
 _ROWS = ("batch", "heads", "queries")
+_DELTAS = 32  # queries of a block that sums their results times the gradients
 _EVEN = 16  # rows of what is turned begin at multiples of so many numbers
 
 
@@ -115,18 +116,14 @@ class _Attention:
 
     def forward(self, b: GpuProductSchedule) -> Routine:
         """The forward kernel."""
-        launch = Launch(self.forward_kernel(b), _grid("queries", b.m), b)
+        launch = self.forward_kernel(b)
         if not self.turned:
             return Routine((launch,))
         return Routine((self.turn("in1", "scratch0", "keys"), launch), (self.scratch("scratch0", "keys"),))
 
     def backward(self, b: GpuProductSchedule) -> Routine:
         """The three backward kernels."""
-        launches = (
-            Launch(self.delta_kernel(), Grid((Count(_ROWS, 32),))),
-            Launch(self.keys_kernel(b), _grid("keys", b.m), b),
-            Launch(self.queries_kernel(b), _grid("queries", b.m), b),
-        )
+        launches = self.delta_kernel(), self.keys_kernel(b), self.queries_kernel(b)
         delta = Scratch("scratch0", "fp32", (Count(_ROWS),))
         if not self.turned:
             return Routine(launches, (delta,))
@@ -152,7 +149,8 @@ class _Attention:
         )
         parameters = self.parameters([source, to], "", ["heads", length])
         constants = (("BLOCK", TURNED), ("SIZE", self.size), ("PADDED", self.padded))
-        return Launch(make_kernel("attention_turned", parameters, constants, text), _grid(length, TURNED))
+        schedule = GpuSchedule(TURNED, self.padded, spans=True)
+        return make_launch("attention_turned", text, parameters, constants, _grid(length, TURNED), schedule)
 
     # --- pieces ------------------------------------------------------------------------------------------------------
 
@@ -241,11 +239,13 @@ class _Attention:
             *(f"tl.store({to} + {at}, {v}.to({stored_as(self.dtype)}), mask=inside)" for to, v in values.items()),
         ]
 
-    def kernel(self, name: str, b: GpuProductSchedule, text: str, arrays: Sequence[str], mask: str) -> TritonKernel:
-        """A kernel that has a block of queries or keys and goes along the others."""
+    def kernel(
+        self, name: str, b: GpuProductSchedule, length: str, text: str, arrays: Sequence[str], mask: str
+    ) -> Launch:
+        """A kernel that has a block of queries or keys (`length`) and goes along the others."""
         parameters = self.parameters(arrays, mask, ["heads", "queries", "keys"])
         constants = (("OWN", b.m), ("ALONG", b.n), ("SIZE", self.size), ("PADDED", self.padded))
-        return make_kernel(name, parameters, constants, text, num_warps=b.warps, num_stages=b.stages)
+        return make_launch(name, text, parameters, constants, _grid(length, b.m), b)
 
     def along_keys(self, body: Sequence[str], masked_body: Sequence[str]) -> str:
         """Two loops: over the whole blocks of keys, and over the last one."""
@@ -278,7 +278,7 @@ class _Attention:
 
     # --- kernels -----------------------------------------------------------------------------------------------------
 
-    def forward_kernel(self, b: GpuProductSchedule) -> TritonKernel:
+    def forward_kernel(self, b: GpuProductSchedule) -> Launch:
         """The result, and lse."""
         has_mask = self.mask is not None
         # scaling after the maximum is one operation with the subtraction: fma(s, factor, -shift)
@@ -327,13 +327,13 @@ class _Attention:
             "tl.store(out1 + (image * heads + head) * queries + rows, lse, mask=rows < queries)",
         )
         read = ["in0", "scratch0" if self.turned else "in1", "in2"]
-        return self.kernel("attention", b, text, [*read, "out0", "out1:fp32"], "in3")
+        return self.kernel("attention", b, "queries", text, [*read, "out0", "out1:fp32"], "in3")
 
-    def delta_kernel(self) -> TritonKernel:
+    def delta_kernel(self) -> Launch:
         """For each query, the sum of its result times the result's gradient."""
         bound = self.inner("(rows < count)")
         text = lines(
-            "rows = tl.program_id(0).to(tl.int64) * 32 + tl.arange(0, 32)",
+            f"rows = tl.program_id(0).to(tl.int64) * {_DELTAS} + tl.arange(0, {_DELTAS})",
             "columns = tl.arange(0, PADDED)",
             "count = batch.to(tl.int64) * heads * queries",
             "at = rows[:, None] * SIZE + columns[None, :]",
@@ -342,9 +342,11 @@ class _Attention:
             "tl.store(scratch0 + rows, tl.sum(result * gradient, 1), mask=rows < count)",
         )
         parameters = self.parameters(["in3", "in5", "scratch0:fp32"], "", ["batch", "heads", "queries"])
-        return make_kernel("attention_delta", parameters, (("SIZE", self.size), ("PADDED", self.padded)), text)
+        constants = (("SIZE", self.size), ("PADDED", self.padded))
+        schedule = GpuSchedule(_DELTAS, self.padded, spans=True)
+        return make_launch("attention_delta", text, parameters, constants, Grid((Count(_ROWS, _DELTAS),)), schedule)
 
-    def keys_kernel(self, b: GpuProductSchedule) -> TritonKernel:
+    def keys_kernel(self, b: GpuProductSchedule) -> Launch:
         """Gradients of a block of keys and values: scores are upright here, keys down and queries across."""
         bound = "(across < queries - start)"
         mask_load = mask_start = ""
@@ -393,9 +395,9 @@ class _Attention:
         )
         turned = ["scratch1", "scratch2"] if self.turned else []
         arrays = ["in0", "in1", "in2", "in4:fp32", "in5", "scratch0:fp32", *turned, "out1", "out2"]
-        return self.kernel("attention_keys", b, text, arrays, "in6")
+        return self.kernel("attention_keys", b, "keys", text, arrays, "in6")
 
-    def queries_kernel(self, b: GpuProductSchedule) -> TritonKernel:
+    def queries_kernel(self, b: GpuProductSchedule) -> Launch:
         """Gradients of a block of queries."""
 
         def body(masked: bool) -> list[str]:
@@ -435,7 +437,7 @@ class _Attention:
         )
         values = ["scratch3", "scratch4"] if self.turned else ["in2"]
         arrays = ["in0", "in1", "in4:fp32", "in5", "scratch0:fp32", *values, "out0"]
-        return self.kernel("attention_queries", b, text, arrays, "in6")
+        return self.kernel("attention_queries", b, "queries", text, arrays, "in6")
 
 
 def _line(length: str) -> str:

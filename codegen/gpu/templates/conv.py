@@ -29,10 +29,10 @@ from ....graph.ops.nn.conv_geometry import Window
 from ...ir.loop_nest import TileLoops, plain
 from ...ir.schedule import GpuProductSchedule
 from ..emit.expr import stored_as
-from ..ir import Count, Grid, Launch, Parameter, Routine, TritonKernel
+from ..ir import Count, Grid, Launch, Parameter, Routine
 from ..schedule import convolution_schedules, filter_schedules
 from .gemm import added
-from .text import Constants, EpilogueWriter, TilePosition, address, dot, inside, lines, make_kernel, parts_added
+from .text import Constants, EpilogueWriter, TilePosition, address, dot, inside, lines, make_launch, parts_added
 
 IMAGE = ("images", "height", "width", "channels")
 WINDOW = ("rows", "columns", "top", "left")
@@ -97,7 +97,7 @@ class _Convolution:
         taps = math.prod(self.window.taps)
         # "filter_size" is not a multiple of a tile's rows: rows are counted tap by tap, so that a tile has one tap's channels
         tiles = (Count(("channels",), t.m, times=taps), Count(("filters",), t.n))
-        part = Launch(self.filter_kernel(t), Grid(tiles, (Count((), times=t.splits),)), t)
+        part = self.filter_kernel(t, Grid(tiles, (Count((), times=t.splits),)))
         if t.splits == 1:
             return Routine((part,))
         return parts_added(part, t.splits, plain(self.dtype, 1, added(self.dtype)), 1, ("filter_size",), self.known)
@@ -120,21 +120,28 @@ class _Convolution:
         return f"total = {dot('a', 'b', 'total', self.dtype, self.tf32)}"
 
     def kernel(
-        self, name: str, t: GpuProductSchedule, body: str, sizes: Sequence[str], epilogue: EpilogueWriter | None
-    ) -> TritonKernel:
-        """A kernel that takes two arrays of our type, writes its epilogue's outputs (or out0), and takes sizes."""
+        self,
+        name: str,
+        t: GpuProductSchedule,
+        grid: Grid,
+        body: str,
+        epilogue: EpilogueWriter | None = None,
+        more: Sequence[str] = (),
+    ) -> Launch:
+        """A kernel that takes two arrays of our type, writes its epilogue's outputs (or out0), and takes sizes, `more` than all do."""
         arrays = [Parameter(f"in{i}", address(self.dtype), True) for i in range(2)]
         if epilogue is not None:
             arrays += [*epilogue.parameters, *epilogue.results()]
         else:
             to, kind = ("scratch0", added(self.dtype)) if t.splits > 1 else ("out0", self.dtype)
             arrays.append(Parameter(to, address(kind), True))
+        sizes = (*IMAGE, *WINDOW, "filters", *more)
         parameters = (*arrays, *(Parameter(n, "i32", self.known.get(n, 1) % 16 == 0) for n in sizes))
         window = (*self.window.taps, *self.window.strides, *self.window.dilations)
         constants: Constants = (("BM", t.m), ("BN", t.n), ("BK", t.k))
         constants += tuple(zip(("KH", "KW", "SH", "SW", "DH", "DW"), window, strict=True))
         constants += (("SPLITS", t.splits),) if name.endswith("filter") else ()
-        return make_kernel(name, parameters, constants, body, num_warps=t.warps, num_stages=t.stages)
+        return make_launch(name, body, parameters, constants, grid, t)
 
     def place(self, sizes: tuple[str, str, str], h: str, w: str, mask: str) -> TilePosition:
         """Where a tile lies whose rows are pixels of an image with these (height, width, channels), of which the last are its columns."""
@@ -171,8 +178,7 @@ class _Convolution:
             epilogue.store("total", place),
         )
         grid = Grid((Count(("images", "rows", "columns"), t.m), Count(("filters",), t.n)))
-        kernel = self.kernel("convolution", t, body, (*IMAGE, *WINDOW, "filters"), epilogue)
-        return Routine((Launch(kernel, grid, t),))
+        return Routine((self.kernel("convolution", t, grid, body, epilogue),))
 
     def along_taps(self) -> str:
         """The loop over taps and blocks of channels."""
@@ -261,10 +267,10 @@ class _Convolution:
             ),
             epilogue.store("total", place),
         )
-        sizes = (*IMAGE, *WINDOW, "filters", "phase_rows", "phase_columns")
         pixels = Count(("images", "phase_rows", "phase_columns"), t.m)
         grid = Grid((pixels, Count(("channels",), t.n)), (Count((), times=math.prod(self.window.strides)),))
-        return Routine((Launch(self.kernel("convolution_input", t, body, sizes, epilogue), grid, t),))
+        more = ("phase_rows", "phase_columns")
+        return Routine((self.kernel("convolution_input", t, grid, body, epilogue, more),))
 
     def every(self, axis: int) -> int:
         """How many taps from one that sees a pixel to the next."""
@@ -292,7 +298,7 @@ class _Convolution:
 
     # --- the filter's gradient ---------------------------------------------------------------------------------------
 
-    def filter_kernel(self, t: GpuProductSchedule) -> TritonKernel:
+    def filter_kernel(self, t: GpuProductSchedule, grid: Grid) -> Launch:
         """Channels of one tap down, filters across, along the positions."""
         image, result = ("height", "width", "channels"), ("rows", "columns", "filters")
         channel = "height * width" if self.channels_first else "1"
@@ -330,4 +336,4 @@ class _Convolution:
             f"at = {start} + (tap * channels + channel)[:, None] * filters + across[None, :]",
             f"tl.store(at, {value}, mask=(channel < channels)[:, None] & (across < filters)[None, :])",
         )
-        return self.kernel("convolution_filter", t, body, (*IMAGE, *WINDOW, "filters"), None)
+        return self.kernel("convolution_filter", t, grid, body)

@@ -28,11 +28,11 @@ from dataclasses import dataclass, replace
 
 from ....graph.core.dtypes import DType, float32, float64
 from ...ir.loop_nest import TileLoops, plain
-from ...ir.schedule import GpuProductSchedule
+from ...ir.schedule import GpuProductSchedule, GpuSchedule
 from ..emit.expr import stored_as
-from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, Target, TritonKernel, triton_type
+from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, Target, triton_type
 from ..schedule import TURNED, can_describe, product_schedules
-from .text import Constants, EpilogueWriter, TilePosition, dot, inside, lines, make_kernel, parts_added
+from .text import Constants, EpilogueWriter, TilePosition, dot, inside, lines, make_launch, parts_added
 
 _LONG = 1 << 23  # a row this long, times a position in a tile, may not fit 32 bits
 _IMPRECISE = 128  # products of float8 that Hopper may add up before they go to a sum in float32
@@ -150,11 +150,11 @@ class _Product:
         blocks = (Count(("m",), tile.m), Count(("n",), tile.n), Count(("batch",)) if self.batched else Count(()))
         grid = Grid((Count((), times=tile.programs),)) if tile.programs else Grid(blocks)
         if tile.splits == 1:
-            return Routine((Launch(self.product(tile), grid, tile),))
+            return Routine((self.product(tile, grid),))
         split = replace(grid, y=(Count((), times=tile.splits),))
         names = ("batch", "m", "n") if self.batched else ("m", "n")
         first_input = 2 + sum(len(e.extra) for e in self.prologues if e)
-        part = Launch(self.product(tile), split, tile)
+        part = self.product(tile, split)
         return parts_added(part, tile.splits, self.epilogue, first_input, names, self.known)
 
     @property
@@ -184,7 +184,8 @@ class _Product:
             *self.sizes("n", "k", "b_step"),
         )
         blocks = (Count(("n",), TURNED), Count(("k",), TURNED), Count(("batch",)) if self.batched else Count(()))
-        return Launch(make_kernel("matmul_turned", parameters, (("BLOCK", TURNED),), text), Grid(blocks))
+        schedule = GpuSchedule(TURNED, TURNED)
+        return make_launch("matmul_turned", text, parameters, (("BLOCK", TURNED),), Grid(blocks), schedule)
 
     @property
     def operands(self) -> tuple[str, str]:
@@ -214,7 +215,7 @@ class _Product:
             else TilePosition(index, sizes, masks)
         )
 
-    def product(self, tile: GpuProductSchedule) -> TritonKernel:
+    def product(self, tile: GpuProductSchedule, grid: Grid) -> Launch:
         """The kernel that multiplies, and ends with the epilogue unless sums of several programs are still to be added."""
         even = self.known.get("k", 1) % (tile.k * tile.splits) == 0
         loads, prologues = [], []
@@ -274,7 +275,7 @@ class _Product:
             )
         else:
             body = lines(*start_tile, *make_tile)
-        return make_kernel(name, parameters, constants, body, num_warps=tile.warps, num_stages=tile.stages)
+        return make_launch(name, body, parameters, constants, grid, tile)
 
     def numbering(self) -> list[str]:
         """Which tile is made."""

@@ -15,14 +15,21 @@ GPU (`scratch5`), so that one compiled kernel serves all passes.
 
 from __future__ import annotations
 
+from functools import partial
+
 from ....graph.core.dtypes import DType
+from ...ir.schedule import GpuSchedule
 from ...target import GPU_BLOCK_ELEMENTS
 from ..emit.expr import NARROW
 from ..ir import Count, Grid, Launch, Routine, Scratch
-from .text import address, make_launch
+from .text import address, arguments, make_launch
+
+_launch = partial(make_launch, contract=False)
 
 LONGEST_SORTED = 4096  # elements of a row that is sorted in one block
 _DIGITS = 16
+_BLOCK = (("BLOCK", GPU_BLOCK_ELEMENTS),)
+_EACH = Grid((Count(("before",)),))
 _ROW = Grid((Count(("before",)), Count(("length",), GPU_BLOCK_ELEMENTS)))
 
 _HEAD = """    block = tl.program_id(0).to(tl.int64)
@@ -83,29 +90,33 @@ def long_sort(dtype: DType) -> Routine:
     wide, word, bits = _key(dtype)
     key = "*u64" if bits == 64 else "*u32"
     arrays = {"in0": address(dtype), "scratch0": key, "scratch1": "*i32", "scratch5": "*i32"}
-    numbers = {"length": "i64"}
-    block = {"BLOCK": GPU_BLOCK_ELEMENTS}
-    launches = [make_launch("keys", _HEAD + _KEYS.format(wide=wide, word=word), arrays, numbers, block, _ROW)]
     there = {"scratch0": key, "scratch1": "*i32"}
     other = {"scratch2": key, "scratch3": "*i32"}
     counts = {"scratch4": "*i32", "scratch5": "*i32"}
-    totals = make_launch(
-        "totals", _TOTALS, {"scratch4": "*i32"}, numbers, {**block, "XB": 2048}, Grid((Count(("before",)),))
+    elements, digits = GpuSchedule(1, GPU_BLOCK_ELEMENTS), GpuSchedule(1, GPU_BLOCK_ELEMENTS, 8)
+    make_keys = _HEAD + _KEYS.format(wide=wide, word=word)
+    launches = [_launch("keys", make_keys, arguments(arrays, "length"), _BLOCK, _ROW, elements)]
+    parameters, constants = arguments({"scratch4": "*i32"}, "length"), (*_BLOCK, ("XB", 2048))
+    totals = _launch("totals", _TOTALS, parameters, constants, _EACH, GpuSchedule(1, 2048))
+    following = _launch(
+        "following", _NEXT, arguments({"scratch5": "*i32"}), (), Grid((Count(()),)), GpuSchedule(1, 1, 1)
     )
-    following = make_launch("following", _NEXT, {"scratch5": "*i32"}, {}, {}, Grid((Count(()),)), warps=1)
     ways: list[tuple[Launch, ...]] = []
     for old, new in ((there, other), (other, there)):
         (keys, places), (new_keys, new_places) = old, new
         one_hot = _HEAD + _ONE_HOT.format(keys=keys)
-        count = make_launch("count", one_hot + _COUNT, {keys: key} | counts, numbers, block, _ROW, warps=8)
+        parameters = arguments({keys: key} | counts, "length")
+        count = _launch("count", one_hot + _COUNT, parameters, _BLOCK, _ROW, digits)
         move = one_hot + _MOVE.format(places=places, new_keys=new_keys, new_places=new_places)
-        moved = make_launch("move", move, old | new | counts, numbers, block, _ROW, warps=8)
+        moved = _launch("move", move, arguments(old | new | counts, "length"), _BLOCK, _ROW, digits)
         ways.append((count, totals, moved, following))
     for number in range(bits // 4):
         launches += ways[number % 2]
-    outputs = {"in0": address(dtype), "scratch1": "*i32", "out0": address(dtype), "out1": "*i32"}
+    parameters = arguments(
+        {"in0": address(dtype), "scratch1": "*i32", "out0": address(dtype), "out1": "*i32"}, "length", "k"
+    )
     take = Grid((Count(("before",)), Count(("k",), GPU_BLOCK_ELEMENTS)))
-    launches.append(make_launch("take", _TAKE, outputs, {"length": "i64", "k": "i64"}, block, take))
+    launches.append(_launch("take", _TAKE, parameters, _BLOCK, take, elements))
     every = (Count(("before",)), Count(("length",)))
     scratch = [Scratch(n, key[1:] if i % 2 == 0 else "i32", every) for i, n in enumerate([*there, *other])]
     blocks = Count(("length",), GPU_BLOCK_ELEMENTS)
@@ -152,10 +163,9 @@ def sort(dtype: DType, length: int) -> Routine:
     body = _BLOCK_SORT.format(wide=wide, word=word)
     across = 1 << max(length - 1, 1).bit_length()
     arrays = {"in0": address(dtype), "out0": address(dtype), "out1": "*i32"}
-    numbers = {"before": "i64", "length": "i64", "k": "i64"}
-    warps = max(1, min(8, across // 128))
-    launch = make_launch("sort", body, arrays, numbers, {"XB": across}, Grid((Count(("before",)),)), warps=warps)
-    return Routine((launch,))
+    schedule = GpuSchedule(1, across, max(1, min(8, across // 128)), spans=True)
+    parameters = arguments(arrays, "before", "length", "k")
+    return Routine((_launch("sort", body, parameters, (("XB", across),), _EACH, schedule),))
 
 
 _BLOCK_SORT = """    row = tl.program_id(0).to(tl.int64)

@@ -25,7 +25,7 @@ from ..emit.expr import Names
 from ..emit.launches import launches
 from ..ir import Count, Grid, Launch, Parameter, Routine, triton_type
 from ..schedule import FLAT_COPY, copy_schedules
-from .text import Constants, lines, make_kernel
+from .text import Constants, lines, make_launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,4 +134,4 @@ def _move(pointer: str, box: Move, j: int, sizes: Mapping[str, int], way: GpuSch
         *(Parameter(name, pointer, True) for name in (f"in{box.source}", f"out{box.target}")),
         *(Parameter(n, whole if n[0] == "o" else "i64", sizes[n] % 16 == 0) for n in used),
     )
-    return Launch(make_kernel("move", parameters, constants, body, num_warps=way.warps, num_stages=1), grid, way)
+    return make_launch("move", body, parameters, constants, grid, way)

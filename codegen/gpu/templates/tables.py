@@ -41,11 +41,12 @@ from ...fusion.table_loops import (
     rows_of,
 )
 from ...ir.loop_nest import LoopNest
+from ...ir.schedule import GpuSchedule
 from ...target import GPU_BLOCK_ELEMENTS
 from ..emit.expr import Names, start_of, type_of
 from ..emit.launches import candidates, launches, one_after_another
 from ..ir import Count, Grid, Launch, Routine, Scratch, triton_type
-from .text import address, make_launch
+from .text import address, arguments, make_launch
 
 ADDED = (float32, float64, int32, int64, uint32, uint64)  # what memory can add
 
@@ -266,14 +267,11 @@ def _in_turn(
         name=dtype.name,
     )
     arrays = {coordinates: address(index), updates: address(dtype), "scratch0": "*i32", "scratch1": "*i32"}
+    parameters = arguments(arrays | {"out0": address(dtype)}, "rows", "after", "count")
+    grid = Grid((Count(("after",), across), Count(("count",))))
+    constants, own = (("XB", across), ("PIECE", 512)), _combined(kind, dtype)
     return make_launch(
-        f"scatter_{kind}",
-        body,
-        arrays | {"out0": address(dtype)},
-        {"rows": "i64", "after": "i64", "count": "i64"},
-        {"XB": across, "PIECE": 512},
-        Grid((Count(("after",), across), Count(("count",)))),
-        own=_combined(kind, dtype),
+        f"scatter_{kind}", body, parameters, constants, grid, GpuSchedule(1, across), own=own, contract=False
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ....graph.core.dtypes import DType, float32, float64
 from ...ir.loop_nest import LoopNestBuilder, TileLoops, Value
+from ...ir.schedule import GpuProductSchedule, GpuSchedule
 from ..emit.device_math import functions as math_functions
 from ..emit.expr import NARROW, ExpressionWriter, Names, stored_as
 from ..emit.launches import launches
@@ -16,18 +17,19 @@ from ..ir import HEADER, Count, Grid, Launch, Parameter, Routine, Scratch, Trito
 Constants = tuple[tuple[str, bool | int | float | str], ...]
 
 
-def make_kernel(
+def make_launch(
     name: str,
+    body: str,
     parameters: Sequence[Parameter],
     constants: Constants,
-    body: str,
+    grid: Grid,
+    schedule: GpuSchedule | GpuProductSchedule,
     *,
     own: str = "",
-    num_warps: int = 4,
-    num_stages: int = 3,
     contract: bool = True,
-) -> TritonKernel:
-    """A kernel from its body, unindented text, which may call functions of `device_math`; `own`: the text of others."""
+) -> Launch:
+    """A kernel and its grid. Its body may call functions of `device_math`; `own`: the text of others. `contract`: see `TritonKernel`."""
+    body = textwrap.dedent(body)
     kept = "\N{NO-BREAK SPACE}"  # lines do not break here
     arguments = ", ".join([p.name for p in parameters] + [f"{c}:{kept}tl.constexpr" for c, _ in constants])
     head = f"def {name}({arguments}):"
@@ -37,7 +39,8 @@ def make_kernel(
     text = f"{HEADER}@triton.jit\n{head}\n{textwrap.indent(body.strip(chr(10)), ' ' * 4)}\n"
     called = math_functions(body + own) + own  # they stand behind, so that every kernel begins in the same line
     text += f"\n\n{called.rstrip()}\n" if called else ""
-    return TritonKernel(name, text, tuple(parameters), constants, num_warps, num_stages, contract)
+    kernel = TritonKernel(name, text, tuple(parameters), constants, schedule.warps, schedule.stages, contract)
+    return Launch(kernel, grid, schedule)
 
 
 def dot(a: str, b: str, total: str, dtype: DType, tf32: bool, more: str = "") -> str:
@@ -64,31 +67,9 @@ def address(dtype: DType) -> str:
     return f"*{triton_type(dtype.name)}"
 
 
-def make_launch(
-    name: str,
-    body: str,
-    arrays: Mapping[str, str],
-    numbers: Mapping[str, str],
-    blocks: Mapping[str, int],
-    grid: Grid,
-    *,
-    warps: int = 4,
-    own: str = "",
-) -> Launch:
-    """A kernel and its grid.
-
-    Args:
-        name: of the kernel.
-        body: its lines, indented by four.
-        arrays: name and type of each array.
-        numbers: name and type of each size and other number.
-        blocks: name and value of each constant.
-        warps: of a block.
-        own: text of other functions that it calls.
-    """
-    parameters = [Parameter(n, t, True) for n, t in arrays.items()] + [Parameter(n, t) for n, t in numbers.items()]
-    body, constants = textwrap.dedent(body), tuple(blocks.items())
-    return Launch(make_kernel(name, parameters, constants, body, own=own, num_warps=warps, contract=False), grid)
+def arguments(arrays: Mapping[str, str], *numbers: str) -> tuple[Parameter, ...]:
+    """A kernel's parameters: arrays, by name and type, and sizes of 64 bits."""
+    return (*(Parameter(n, t, True) for n, t in arrays.items()), *(Parameter(n, "i64") for n in numbers))
 
 
 # --- epilogues and prologues -----------------------------------------------------------------------------------------
