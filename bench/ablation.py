@@ -337,13 +337,13 @@ def _alone(table: Any, threads: int) -> bool:
 @contextmanager
 def _without_ranges() -> Iterator[None]:
     """Maxima and exponentials of all numbers, where those of a softmax are less work."""
-    from dovetail.codegen.cpu.emit.nest import source_of
+    from dovetail.codegen.cpu.emit.module import source_of
 
     emit, never = f"{CODEGEN}.cpu.emit", lambda *_: False
     source_of.cache_clear()
     with (
         patch(f"{emit}.expr.is_below_zero", never),
-        patch(f"{emit}.nest.passes_over_nan", never),
+        patch(f"{emit}.rows.passes_over_nan", never),
     ):
         yield
     source_of.cache_clear()
@@ -378,7 +378,7 @@ PARTS: dict[str, tuple[Switch, Mapping[str, Callable[[], Call]]]] = {
         _without_ranges,
         {k: v for k, v in LOOPS.items() if "softmax" in k},
     ),
-    "short rows": (replaced("cpu.kernels.fused.short_row", lambda *group: 0), LOOPS),
+    "short rows": (replaced("cpu.schedule.short_row", lambda *group: 0), LOOPS),
 }
 LIBRARIES: dict[str, Mapping[str, tuple[Callable[[], Call], Callable[[], Call]]]] = {
     "top k or argpartition": {k: (partial(top_k, *v), partial(numpy_top_k, *v)) for k, v in TOP.items()},

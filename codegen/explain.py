@@ -119,7 +119,8 @@ class KernelInfo:
 
     def __str__(self) -> str:
         took = "" if self.seconds is None else f", at least {self.seconds * 1e6:.3g} µs"
-        return f"kernel {self.number}: {_does(self)}{took}\n  " + ", ".join(self.nodes)
+        schedule = "" if self.group.schedule is None else f"\n  {self.group.schedule}"
+        return f"kernel {self.number}: {_does(self)}{took}\n  {', '.join(self.nodes)}{schedule}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,12 +93,18 @@ def reference_passes(backend: NumpyBackend) -> tuple[Pass, ...]:
 def cpu_passes(backend: NumbaBackend) -> tuple[Pass, ...]:
     """For CPUs with compiled kernels."""
     from .cpu.regions.formation import form_native_regions  # the CPU code generator, some 40 modules
+    from .cpu.schedule import scheduled
     from .fusion.fuse import fuse
     from .passes.decompose import functionalize_random, widen_products
     from .target import OPERATIONS_PER_BYTE
 
     def fusion(c: Compilation) -> None:
         c.fusion = fuse(c.graph, small=backend.fuses_small(c.graph), again=OPERATIONS_PER_BYTE, numbers=True)
+
+    def schedules(c: Compilation) -> None:
+        if c.fusion is not None:
+            steps = tuple(scheduled(s) if isinstance(s, FusedKernel) else s for s in c.fusion.steps)
+            c.fusion = c.fusion.with_steps(steps)
 
     def regions(program: Program) -> Program:
         return form_native_regions(program, backend.compile_first) if backend.has_regions else program
@@ -108,6 +114,7 @@ def cpu_passes(backend: NumbaBackend) -> tuple[Pass, ...]:
         Pass("mixed precision", _on_graph(widen_products)),
         Pass("counter-based random numbers", _on_graph(functionalize_random)),
         Pass("fusion", fusion),
+        Pass("schedules", schedules),
         *_lowering(backend),
         Pass("native regions", _on_program(regions)),
         *_SENDS,

@@ -29,6 +29,18 @@ NS_PER_COMPARED, NS_PER_FOUND = 0.15, 10.0  # of a number that may be among the 
 PARALLEL_NS = 80_000.0
 """Work that takes longer is shared by threads: to wake one that sleeps takes about as long."""
 
+# Elements of a row that are summed in its own type: long enough for speed, short enough for accuracy, and for the L1 cache.
+SUM_BLOCK = 4096
+# Elements that one thread reduces at a time, if everything is reduced: a constant, so that results do not depend on the threads.
+REDUCED_PIECE = 1 << 16
+# Elements of a short row: two vectors of 64 bytes. Elements of several rows are not contiguous and are gathered one by one.
+SHORT_ROW = 32
+# How many short rows are processed at a time: vectors of this length stay in the L1 cache.
+ROWS_AT_A_TIME = 512
+# Elements of a row whose loop is unrolled: one less than a vector has. The same where nothing is reduced, and nothing costly computed: LLVM
+# reads so many neighbours of several rows at once. Operations of a row that is unrolled: with more, compiling takes seconds.
+LONGEST_UNROLLED, CHEAP_UNROLLED, MOST_UNROLLED = 15, 7, 256
+
 OPERATIONS_PER_BYTE = NS_PER_BYTE / NS_PER_OPERATION
 """How many operations take as long as one byte of memory."""
 

@@ -6,6 +6,7 @@
     native/      plans: launch tables that compiled code runs, with helper threads; and what records launches into them
     emit/        loop nests to source text for Numba
     tiering      kernels start on NumPy and are compiled when they have cost enough
+    schedule     chooses the loops of a kernel: what threads share, what is a vector, what is saved between passes
     jit          compiles source texts and keeps them on disk
     work_ranges  how work is divided for threads
 

@@ -55,6 +55,7 @@ class Fusion:
         for i, kernel in enumerate(self.kernels):
             lines.append(f"kernel {i}: {', '.join(n.name for n in kernel.nodes)}")
             lines += [f"  {line}" for line in str(kernel.loops).splitlines()]
+            lines += [] if kernel.schedule is None else [f"  {kernel.schedule}"]
         return "\n".join(lines + [f"not fused: {name}: {why}" for name, why in self.reasons.items()])
 
 

@@ -3,23 +3,13 @@
 A softmax, in all its forms, subtracts the maximum of a row before it takes exponentials, and divides by their sum. So the arguments
 of its exponentials are at most 0. And the maximum may ignore NaN: a NaN element stays NaN after the subtraction and makes the sum
 NaN, and so every value computed from the sum.
-
-Short rows: a vector along one would be shorter than the machine's vectors. Then it is better to vectorize across rows: a vector of
-several rows' first elements, then one of their second elements, and so on. Where the loop along a row is written out, LLVM does so.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..ir.loop_nest import COSTLY, LoopNest, Value
-
-_SHORT = 32  # elements of a row: two vectors of 64 bytes. Elements of several rows are not contiguous and are gathered one by one
-WRITTEN_OUT = 15  # elements of a row whose loop is written out: one less than a vector has
-_CHEAP = 7  # the same where nothing is reduced, and nothing costly computed: LLVM reads so many neighbours of several rows at once
-_OPERATIONS = 256  # of a row that is written out: with more, compiling takes seconds
+from ..ir.loop_nest import LoopNest, Value
 
 _SPREAD_NAN = frozenset(
     ("neg", "abs", "sqrt", "exp", "expm1", "log", "log1p", "tanh", "erf", "add", "sub", "mul", "div")
@@ -69,28 +59,6 @@ def passes_over_nan(loops: LoopNest, number: int) -> bool:
 
 def _is_cast(loops: LoopNest, v: Value) -> bool:
     return v.op == "cast" and v.dtype.is_floating and loops.values[v.args[0]].dtype.is_floating
-
-
-def short_row(loops: LoopNest, sizes: Sequence[int | None]) -> int:
-    """How many elements the rows have that the innermost loops go along, where these are known to be few and rows to be many; else 0.
-
-    `sizes`: the static sizes of the axes.
-    """
-    kept, reduced, values = loops.kept_axes, loops.reduced_axes, loops.values
-    axes, before = (reduced, kept) if reduced else (kept[-1:], kept[:-1])
-    if not before or reduced and kept[-1] > reduced[-1]:
-        return 0
-    if any(v.op in ("random", "scan") for v in values) or any(s.row is not None for s in loops.stores):
-        return 0  # these are computed along rows
-    row, several = math.prod(sizes[a] or _SHORT + 1 for a in axes), sizes[before[-1]]
-    if row > _SHORT or several is not None and several < _SHORT:
-        return 0
-    is_costly = any(v.op in COSTLY and axes[-1] in v.axes for v in values)
-    if row <= (WRITTEN_OUT if reduced or is_costly else _CHEAP) and len(axes) == 1 and row * len(values) <= _OPERATIONS:
-        return row
-    # A row's own costly number, such as the logarithm of its sum, takes as long as a vector of them.
-    has_own = any(v.op in COSTLY and not loops.is_full(i) for i, v in enumerate(values))
-    return row if reduced and is_costly and (has_own or row <= WRITTEN_OUT) else 0
 
 
 # --- online reductions -----------------------------------------------------------------------------------------------

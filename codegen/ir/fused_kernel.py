@@ -18,6 +18,7 @@ from ...graph.core.graph import Node, Tensor
 from .index_maps import AxisMap
 from .loop_nest import LoopNest
 from .partition import PartitionStep, RecvTensor, inputs_of_step, node_of
+from .schedule import CpuSchedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ class FusedKernel:
         is_guarded: whether the nodes may be dead.
         tables: (output, input, shape): the output is a table, the input holds the indices of the rows to add to, and the value of that
             one of `shapes` is the number of rows. Such an output is the only one.
+        schedule: in which loops it runs; None: not decided yet. On GPUs that depends on sizes.
     """
 
     nodes: tuple[Node, ...]
@@ -104,6 +106,7 @@ class FusedKernel:
     is_guarded: bool = False
     lookups: tuple[tuple[int, int], ...] = ()
     tables: tuple[tuple[int, int, int], ...] = ()
+    schedule: CpuSchedule | None = None
 
     def sizes_for(self, shapes: Sequence[tuple[int, ...]], values: Sequence[Sequence[int]]) -> list[int] | None:
         """Sizes of the space's axes for inputs of these shapes; None if they violate fusion's assumptions.

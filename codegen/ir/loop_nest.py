@@ -14,9 +14,8 @@ softmax over rows is one kernel, and broadcasting, several outputs and several r
       v5: float32[d0, d1] = div v3 v4
       store out0[d0, d1] = v5
 
-How loops are nested, what is kept between two of them and what is computed again is decided by those who make source text
-from this (`nest`). Sizes are not part of it, so one kernel serves every batch size; nor are names, so equal kernels
-of different graphs are one.
+How loops are nested, what is kept between two of them and what is computed again is decided by a schedule (`schedule`). Sizes are
+not part of it, so one kernel serves every batch size; nor are names, so equal kernels of different graphs are one.
 """
 
 from __future__ import annotations
@@ -126,6 +125,21 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
+class Pass:
+    """What a pass over the reduced axes computes, one for each stage of reductions.
+
+    Attributes:
+        reductions: values. outputs: numbers of outputs with reduced axes. roots: the values that these are made of.
+        after: numbers of outputs without reduced axes, which are stored after it.
+    """
+
+    reductions: tuple[int, ...]
+    outputs: tuple[int, ...]
+    roots: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LoopNest:
     """One fused kernel.
 
@@ -199,8 +213,11 @@ class LoopNest:
                 todo.extend(() if ends(i) else self.values[i].args)
         return sorted(found)
 
-    def rewritten(self, write: Callable[[LoopNestBuilder, Value], int]) -> LoopNest:
-        """The same loops with each value as `write` adds it, maybe of another type; what is stored keeps its type."""
+    def rewritten(self, write: Callable[[LoopNestBuilder, Value], int]) -> tuple[LoopNest, dict[int, int]]:
+        """The same loops with each value as `write` adds it, maybe of another type; what is stored keeps its type.
+
+        With them come the new numbers of the values, of those that are still needed.
+        """
         builder = LoopNestBuilder(self.reduced)
         new: list[int] = []
         for v in self.values:
@@ -208,7 +225,9 @@ class LoopNest:
         for s in self.stores:
             value = builder.cast(new[s.value], self.values[s.value].dtype)
             builder.store(value, s.axes, None if s.row is None else new[s.row], s.how)
-        return builder.finish()[0]
+        loops, _ = builder.finish()
+        live = {number: i for i, number in enumerate(builder.live())}
+        return loops, {i: live[number] for i, number in enumerate(new) if number in live}
 
     def stages(self) -> list[int]:
         """For each value, how many reductions one after the other must have ended before it can be computed."""
@@ -217,6 +236,17 @@ class LoopNest:
             stage = max((out[a] for a in v.args), default=0)
             out.append(stage + 1 if v.op == "reduce" else stage)
         return out
+
+    def passes(self) -> list[Pass]:
+        """The passes over the reduced axes, in order."""
+        stages, found = self.stages(), []
+        for stage in range(max(stages, default=0) + 1):
+            reductions = tuple(i for i, v in enumerate(self.values) if v.op == "reduce" and stages[i] == stage + 1)
+            ready = [i for i, s in enumerate(self.stores) if stages[s.value] == stage]
+            full = tuple(i for i in ready if any(self.reduced[a] for a in self.axes_of(self.stores[i])))
+            roots = [self.values[r].args[0] for r in reductions] + [self.stores[o].value for o in full]
+            found.append(Pass(reductions, full, tuple(roots), tuple(i for i in ready if i not in full)))
+        return found
 
     def __str__(self) -> str:
         kept, reduced = (", ".join(f"d{i}" for i in axes) for axes in (self.kept_axes, self.reduced_axes))
@@ -354,7 +384,7 @@ class LoopNestBuilder:
 
         `join`: neighbouring axes that everything has both of, or neither, become one.
         """
-        live = self._live()
+        live = self.live()
         new_number = {old: new for new, old in enumerate(live)}
         everything = {self._values[i].axes for i in live} | {s.axes for s in self._stores}
         groups: list[list[int]] = []
@@ -380,7 +410,7 @@ class LoopNestBuilder:
             tuple(g) for g in groups
         )
 
-    def _live(self) -> list[int]:
+    def live(self) -> list[int]:
         """Values that outputs need, and all that is read: a kernel's arguments are what its maker says they are."""
         live = {i for s in self._stores for i in (s.value, s.row) if i is not None} | {
             i for i, v in enumerate(self._values) if v.op in READS

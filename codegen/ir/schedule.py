@@ -3,7 +3,64 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import ClassVar
+
+# --- CPUs ------------------------------------------------------------------------------------------------------------
+
+
+class CpuLoops(Enum):
+    """The forms of loops for a CPU."""
+
+    POINTWISE = "pointwise"  # nothing is reduced: the axes in order
+    ROWS = "rows"  # for each kept element, passes along the reduced axes
+    COLUMNS = "columns"  # passes with the last kept axis inside, where reductions are vectors
+    TABLE = "table"  # each thread scans all elements, and adds those of its own rows of a table
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSchedule:
+    """How a CPU runs a loop nest (`codegen/cpu/schedule.py` chooses). Prints as one line:
+
+        rows: threads share d0, vectors along d1, blocks of 4096, saves v3
+
+    Attributes:
+        loops: the form of the loops.
+        shared: the axis that threads share; None: there is none. The threads of a TABLE share the table's rows.
+        along: the axis that the innermost loops go along; None: there is none.
+        unrolled: how many elements that axis has, if these loops are unrolled; else 0.
+        tile: elements of that axis that are processed at a time; 0: all. In ROWS, threads share these pieces of what is reduced, and the
+            one that finishes last combines their partial results.
+        block: elements of that axis that are summed in their own type before a wider one takes the total; as many random numbers, and
+            steps of running sums, are computed before the loop that uses them. 0: there are none.
+        saved: values that one pass over a row saves for later ones, which compute all others again.
+    """
+
+    loops: CpuLoops
+    shared: int | None
+    along: int | None
+    unrolled: int = 0
+    tile: int = 0
+    block: int = 0
+    saved: tuple[int, ...] = ()
+
+    @property
+    def has_pieces(self) -> bool:
+        """Whether threads share tiles of what is reduced."""
+        return self.loops is CpuLoops.ROWS and self.tile > 0
+
+    def __str__(self) -> str:
+        shared = "one thread" if self.shared is None else f"threads share d{self.shared}"
+        shared = "threads share the rows of the table" if self.loops is CpuLoops.TABLE else shared
+        parts = [f"{shared} in pieces of {self.tile}" if self.has_pieces else shared]
+        if self.along is not None:
+            tiles = f" in tiles of {self.tile}" if self.tile and not self.has_pieces else ""
+            unrolled = f"d{self.along} unrolled {self.unrolled} times"
+            parts.append(unrolled if self.unrolled else f"vectors along d{self.along}{tiles}")
+        parts += [f"blocks of {self.block}"] if self.block else []
+        parts += [f"saves {', '.join(f'v{i}' for i in self.saved)}"] if self.saved else []
+        return f"{self.loops.value}: {', '.join(parts)}"
+
 
 # --- GPUs ------------------------------------------------------------------------------------------------------------
 

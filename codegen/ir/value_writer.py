@@ -7,7 +7,7 @@ follow one another, is told by the dialects.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 
 from .loop_nest import LoopNest, Value
 
@@ -24,12 +24,10 @@ class ValueWriter(ABC):
     Attributes:
         lines: so far. depth: how far the next one is indented.
         prefix: of the names of values. known: value -> how it is called where we are.
-        stages: of each value, see `LoopNest.stages`.
     """
 
     def __init__(self, loops: LoopNest) -> None:
         self.loops = loops
-        self.stages = loops.stages()
         self.lines: list[str] = []
         self.depth = 0
         self.prefix = "v"
@@ -70,12 +68,11 @@ class ValueWriter(ABC):
         self.line(f"{name} = {text}")
         return name
 
-    def outputs(self, stage: int, full: bool) -> list[int]:
-        """Outputs that can be stored after `stage` stages of reductions: those with the reduced axes (`full`), or those without."""
-        loops = self.loops
-        found = [i for i, s in enumerate(loops.stores) if self.stages[s.value] == stage]
-        return [i for i in found if any(loops.reduced[a] for a in loops.axes_of(loops.stores[i])) == full]
+    def not_known(self, roots: Iterable[int], op: str, besides: Container[int] = ()) -> list[int]:
+        """The values of one kind that these are made of, and that are not known, nor among `besides`."""
 
-    def reductions(self, stage: int) -> list[int]:
-        """Reductions whose operands are known after `stage` stages of reductions."""
-        return [i for i, v in enumerate(self.loops.values) if v.op == "reduce" and self.stages[i] == stage + 1]
+        def is_known(i: int) -> bool:
+            return i in self.known or i in besides or self.loops.values[i].op == "reduce"
+
+        found = self.loops.behind(roots, is_known)
+        return [i for i in found if self.loops.values[i].op == op and not is_known(i)]

@@ -6,11 +6,13 @@ the loops are.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from ....graph.core.dtypes import DType, bfloat16, float16, float32, float64
-from ...fusion.range_analysis import WRITTEN_OUT, is_below_zero
+from ...fusion.range_analysis import is_below_zero
 from ...ir.loop_nest import ADD, COSTLY, LoopNest, Value, identity_of
 from ...ir.value_writer import OPERATORS, ValueWriter
 
@@ -19,7 +21,26 @@ SHORT = {"float32": "f32", "float64": "f64", "int8": "i8", "int16": "i16", "int3
 NARROW = (float16, bfloat16)
 
 _OPERATORS = {**OPERATORS, "div": "/", "shl": "<<", "shr": ">>"}
-_SAME_NAME = {"floor": "floor", "ceil": "ceil", "round": "rint", "trunc": "trunc", "sqrt": "sqrt"}
+_SIGN = "m.select({0} > {t}(0), {t}(1), m.select({0} < {t}(0), {t}(-1), {0}))"
+_FORMS = {
+    "floor": ("m.floor({0})",),
+    "ceil": ("m.ceil({0})",),
+    "round": ("m.rint({0})",),
+    "trunc": ("m.trunc({0})",),
+    "sqrt": ("m.sqrt({0})",),
+    "select": ("m.select({0}, {1}, {2})",),
+    "minimum": ("m.fminimum({0}, {1})", "m.select({0} < {1}, {0}, {1})"),
+    "maximum": ("m.fmaximum({0}, {1})", "m.select({0} > {1}, {0}, {1})"),
+    "neg": ("-{0}", "{t}({t}(0) - {0})"),
+    "abs": ("m.fabs({0})", "m.select({0} < {t}(0), {t}({t}(0) - {0}), {0})", "{0}"),
+    "sign": (_SIGN, _SIGN, "m.select({0} > {t}(0), {t}(1), {0})"),
+    "not": ("not {0}",),
+    "invert": ("{t}(~{0})",),
+    "isnan": ("{0} != {0}",),
+    "isinf": ("m.fabs({0}) == {t}(np.inf)",),
+    "isfinite": ("m.fabs({0}) < {t}(np.inf)",),
+}
+"""Operations as expressions of their operands and of `t`, their type: of floating-point numbers; of integers; of unsigned ones."""
 
 
 def type_of(dtype: DType) -> str:
@@ -60,31 +81,64 @@ def combine(kind: str, total: str, x: str, dtype: DType, *, any_order: bool = Fa
     return f"{total} {sign} {x}"
 
 
+def _cast(x: str, source: DType, to: DType) -> str:
+    """A number as another type."""
+    if to in NARROW:
+        if source is float64:  # NumPy rounds to a bfloat16 by way of float32, to a float16 at once
+            x = f"m.towards_odd({x})" if to is float16 else f"f32({x})"
+        return f"m.to_{to.name}({x})"
+    if source in NARROW:
+        return f"m.from_{source.name}({x})"
+    return f"{x} != {literal(0, source)}" if to.is_bool else f"{SHORT[to.name]}({x})"
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """An array of a kernel: its name, and its number, by which `vecmath.memory` tells arrays apart."""
+
+    name: str
+    number: int
+
+    def load(self, place: str) -> str:
+        """The element at an index of the flat array."""
+        return f"m.load({self.name}, {self.number}, {place})"
+
+    def store(self, place: str, value: str) -> str:
+        """A line that stores an element."""
+        return f"m.store({self.name}, {self.number}, {place}, {value})"
+
+
 class ElementWriter(ValueWriter):
-    """The lines of a kernel's body, as far as they are about values where the loops are."""
+    """Writes the values of one element, and loads and stores of them, wherever the loops are.
 
-    def __init__(self, loops: LoopNest, in_place: int = 0, row: int = 0) -> None:
+    Args:
+        loops: the loop nest, as its kernel computes it. in_place: how many outputs overwrite the inputs of the same numbers.
+        pieces: whether the kernel takes an array of partial results for each reduction.
+
+    Attributes:
+        sources, targets: the arrays that it reads, and those that it writes. parts: reduction -> the array of its partial results.
+        scratch: lines that allocate the kernel's own arrays.
+    """
+
+    def __init__(self, loops: LoopNest, in_place: int = 0, *, pieces: bool = False) -> None:
         super().__init__(loops)
-        self.in_place = in_place
-        # Elements of a row that is written out.
-        self.row = row if row <= WRITTEN_OUT and len(loops.reduced_axes) < 2 else 0
-        self.short_rows = row > self.row
         self.depth = 1
-        self.arrays = len(loops.loads) + len(loops.stores)  # and then the scratch arrays
+        self.in_place = in_place
         self.scratch: list[str] = []
-        self.aside: dict[int, int] = {}  # spilled value -> its scratch array
-        self.buffered: dict[int, int] = {}  # random value or running sum -> the array with a block of it
-        self.partial: dict[int, DType] = {}  # reduction -> what pieces of it are noted as
-        self.places: dict[int, int] = {}  # reduction -> the array in which they are
-        # Output -> the array that has its elements until they are put in their places.
-        self.put_into: dict[int, int] = {}
-        self.innermost = len(loops.reduced) - 1
+        self._arrays = itertools.count()
+        self._single: dict[int, Array] = {}  # random value -> the array with it
+        self.sources = [self._array(f"in{i}") for i in range(len(loops.loads))]
+        self.targets = [self._array(f"out{i}") for i in range(len(loops.stores))]
+        self.sources[:in_place] = self.targets[:in_place]
+        self.parts = {r: self._array(f"part{r}") for r in (loops.passes()[0].reductions if pieces else ())}
 
-    def new_scratch(self, name: str, size: str, dtype: DType) -> int:
-        """A vector of the kernel's own; its number among the arrays."""
+    def _array(self, name: str) -> Array:
+        return Array(name, next(self._arrays))
+
+    def new_scratch(self, name: str, size: str, dtype: DType) -> Array:
+        """An array of the kernel's own."""
         self.scratch.append(f"    {name} = np.empty({size}, np.{'bool_' if dtype.is_bool else type_of(dtype)})")
-        self.arrays += 1
-        return self.arrays - 1
+        return self._array(name)
 
     def index(self, axes: Iterable[int], row: str = "", last: str = "") -> str:
         """Where the current element is in a flat array that has these axes; or in a table, in this row.
@@ -107,13 +161,8 @@ class ElementWriter(ValueWriter):
         """What a value is, in Python."""
         v = self.loops.values[number]
         if v.op == "load":
-            if v.data < self.in_place:
-                return f"m.load(out{v.data}, {len(self.loops.loads) + v.data}, {self.index(v.axes)})"
-            return f"m.load(in{v.data}, {v.data}, {self.index(v.axes)})"
+            return self.sources[int(v.data)].load(self.index(v.axes))
         if v.op == "gather":
-            if v.data < self.in_place:
-                place = self.index(self.loops.row_axes(v), self.value(v.args[0]))
-                return f"m.load(out{v.data}, {len(self.loops.loads) + v.data}, {place})"
             read = self.read(v)
             if not self.loops.may_be_absent(v):
                 return read
@@ -131,71 +180,38 @@ class ElementWriter(ValueWriter):
         args = [self.value(a) for a in v.args]
         if v.op == "random":
             name = f"single{number}"  # a piece of one number: it varies along no inner loop
-            if number not in self.buffered:
-                self.buffered[number] = self.new_scratch(name, "1 + r.MARGIN", v.dtype)
-            at = f"r.{v.data}{8 * v.dtype.size}({name}, {self.index(v.axes)}, 1, {', '.join(args)})"
-            return f"m.load({name}, {self.buffered[number]}, {at})"
-        source = self.loops.values[v.args[-1]].dtype
-        floating = source.is_floating
-        if v.op in _OPERATORS:
-            text = f"{args[0]} {_OPERATORS[v.op]} {args[1]}"
-            return text if v.dtype.is_bool or v.dtype.is_floating else f"{short}({text})"
+            if number not in self._single:
+                self._single[number] = self.new_scratch(name, "1 + r.MARGIN", v.dtype)
+            return self._single[number].load(
+                f"r.{v.data}{8 * v.dtype.size}({name}, {self.index(v.axes)}, 1, {', '.join(args)})"
+            )
         if v.op == "exp" and v.dtype is float32 and is_below_zero(self.loops, v.args[0]):
             return f"m.exp_below32({args[0]})"
         if v.op in COSTLY:
             return f"m.{v.op}{8 * v.dtype.size}({', '.join(args)})"
-        if v.op in _SAME_NAME:
-            return f"m.{_SAME_NAME[v.op]}({args[0]})"
-        (a, *rest) = args
-        if v.op == "select":
-            return f"m.select({a}, {', '.join(rest)})"
-        if v.op in ("minimum", "maximum"):
-            if floating:
-                return f"m.f{v.op}({a}, {rest[0]})"
-            return f"m.select({a} {'<' if v.op == 'minimum' else '>'} {rest[0]}, {a}, {rest[0]})"
-        if v.op == "neg":
-            return f"-{a}" if floating else f"{short}({short}(0) - {a})"
-        if v.op == "abs":
-            if floating or source.is_unsigned:
-                return f"m.fabs({a})" if floating else a
-            return f"m.select({a} < {short}(0), {short}({short}(0) - {a}), {a})"
-        if v.op == "sign":
-            below = f"m.select({a} < {short}(0), {short}(-1), {a})" if not source.is_unsigned else a
-            return f"m.select({a} > {short}(0), {short}(1), {below})"
+        source = self.loops.values[v.args[-1]].dtype
         if v.op == "cast":
-            if v.dtype in NARROW:
-                if source is float64:  # NumPy rounds to a bfloat16 by way of float32, to a float16 at once
-                    a = f"m.towards_odd({a})" if v.dtype is float16 else f"f32({a})"
-                return f"m.to_{v.dtype.name}({a})"
-            if source in NARROW:
-                return f"m.from_{source.name}({a})"
-            if v.dtype.is_bool:
-                return f"{a} != {literal(0, source)}"
-            return f"{short}({a})"
-        return {
-            "not": f"not {a}",
-            "invert": f"{short}(~{a})" if v.op == "invert" else "",
-            "isnan": f"{a} != {a}",
-            "isinf": f"m.fabs({a}) == {SHORT[source.name]}(np.inf)",
-            "isfinite": f"m.fabs({a}) < {SHORT[source.name]}(np.inf)",
-        }[v.op]
+            return _cast(args[0], source, v.dtype)
+        if v.op in _OPERATORS:
+            text = f"{args[0]} {_OPERATORS[v.op]} {args[1]}"
+            return text if v.dtype.is_bool or v.dtype.is_floating else f"{short}({text})"
+        forms = _FORMS[v.op]
+        form = forms[
+            0 if source.is_floating else -1 if source.is_unsigned or source.is_bool else min(1, len(forms) - 1)
+        ]
+        return form.format(*args, t=SHORT[source.name])
 
     def read(self, v: Value) -> str:
         """An element of a table; any other one where its row is absent."""
         row = self.value(v.args[0])
         row = f"max({row}, 0)" if self.loops.may_be_absent(v) else row
-        return f"m.load(in{v.data}, {v.data}, {self.index(self.loops.row_axes(v), row)})"
+        return self.sources[int(v.data)].load(self.index(self.loops.row_axes(v), row))
 
     def put(self, output: int) -> None:
         """Store an output's current element."""
-        store = self.loops.stores[output]
-        if output in self.put_into:
-            place = f"i{self.loops.kept_axes[-1]} - at"
-            self.line(f"m.store(put{output}, {self.put_into[output]}, {place}, {self.value(store.value)})")
-            return
-        array = f"out{output}, {len(self.loops.loads) + output}"
+        store, array = self.loops.stores[output], self.targets[output]
         place = self.index(store.axes, "" if store.row is None else self.value(store.row))
         value = self.value(store.value)
         if store.how == ADD:
-            value = combine("sum", f"m.load({array}, {place})", value, self.loops.values[store.value].dtype)
-        self.line(f"m.store({array}, {place}, {value})")
+            value = combine("sum", array.load(place), value, self.loops.values[store.value].dtype)
+        self.line(array.store(place, value))

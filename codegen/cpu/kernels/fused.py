@@ -25,14 +25,15 @@ from ...backend import ContextOf
 from ...check import compare_fused
 from ...fusion.fuse import fuse
 from ...fusion.op_rules import rule_of
-from ...fusion.range_analysis import short_row
 from ...ir.fused_kernel import FusedKernel
-from ...ir.loop_nest import READS, LoopNest, NotFusibleError
+from ...ir.loop_nest import READS, NotFusibleError
 from ...ir.partition import PartitionGraph
 from ...ir.program import Kernel
+from ...ir.schedule import CpuLoops, CpuSchedule
 from ...reference import NumpyBackend
-from ..emit.nest import PART, PARTS, ROWS, NumbaSource, source_of
+from ..emit.module import NumbaSource, source_of
 from ..native.planner import LEAST, NotPlannableError, Planner
+from ..schedule import schedule_of
 from ..work_ranges import Ranges, nanoseconds, ranges_of
 from .node import PlannedKernel, RecordableKernel
 from .rows import ranges_of_rows
@@ -112,7 +113,7 @@ class CpuFusedKernel(PlannedKernel):
         if any(x.dtype != dtype for x, dtype in zip(given, types, strict=True)):
             raise NotPlannableError("an array of another type")
         values = {at: np.ravel(planner.known(inputs[self._loaded + at])).tolist() for at in self._assumed}
-        launch = launch_of(self.group, [x.shape for x in given], self._threads, self.source.split, values)
+        launch = launch_of(self.group, [x.shape for x in given], self._threads, self.source.schedule, values)
         if launch is None:
             raise NotPlannableError("sizes that fusion did not foresee")
         for i, limit in launch.limits:
@@ -138,7 +139,7 @@ class CpuFusedKernel(PlannedKernel):
 
 def source_for(group: FusedKernel) -> NumbaSource:
     """The source text of a group's kernel."""
-    return source_of(group.loops, row=short_row(group.loops, group.joined_sizes()))
+    return source_of(group.loops, group.schedule or schedule_of(group.loops, group.joined_sizes()))
 
 
 # --- shapes ----------------------------------------------------------------------------------------------------------
@@ -148,7 +149,7 @@ def launch_of(
     group: FusedKernel,
     shapes: Sequence[tuple[int, ...]],
     threads: int,
-    split: int | None,
+    schedule: CpuSchedule,
     values: Mapping[int, Sequence[int]],
 ) -> _Launch | None:
     """What to launch for inputs of these shapes; None when they are not as fusion assumed. `values`: see `FusedKernel.sized`."""
@@ -158,24 +159,18 @@ def launch_of(
     joined = sized.loops
     limits = tuple((i, sized.space[axis]) for i, axis in group.ranges)
     limits += tuple((rows, shapes[table][0]) for table, rows in group.lookups)
-    pieces = max(1, -(-joined[0] // PART)) if split == PARTS else 0
-    if split == ROWS:
+    pieces = max(1, -(-joined[0] // schedule.tile)) if schedule.has_pieces else 0
+    time = nanoseconds(group.loops, joined)
+    if schedule.loops is CpuLoops.TABLE:
         width = math.prod(joined[a] for a in group.loops.stores[0].axes)
-        ranges = ranges_of_rows(sized.rows[0], width, nanoseconds(group.loops, joined), threads)
+        ranges = ranges_of_rows(sized.rows[0], width, time, threads)
+    elif schedule.shared is None:
+        ranges = ((0, 0),)
     else:
-        cut = (pieces,) if split == PARTS else joined
-        axis = 0 if split == PARTS else split
-        ranges = _ranges(group.loops, cut, nanoseconds(group.loops, joined), threads, axis)
+        is_along = schedule.loops is CpuLoops.COLUMNS and schedule.shared == len(joined) - 1
+        ranges = ranges_of(pieces or joined[schedule.shared], time, threads, STRIP if is_along else 1)
     below = tuple((placed, sized.rows[output]) for output, placed, _ in group.tables)
     return _Launch(joined, ranges, sized.outputs, limits, below, pieces)
-
-
-def _ranges(loops: LoopNest, sizes: Sequence[int], time: float, threads: int, split: int | None) -> Ranges:
-    """How the split axis is divided between threads."""
-    if split is None:
-        return ((0, 0),)
-    innermost = split == len(sizes) - 1 and not all(loops.reduced) and any(loops.reduced)
-    return ranges_of(sizes[split], time, threads, STRIP if innermost else 1)
 
 
 # --- single nodes in regions ----------------------------------------------------------------------------------------

@@ -31,11 +31,12 @@ from ...fusion.optimizer_loops import SparseUpdate, sparse_update_of, update_of
 from ...fusion.table_loops import added
 from ...ir.loop_nest import SUPPORTED, LoopNest, NotFusibleError
 from ...ir.program import Kernel
-from ..emit.nest import source_of
+from ..emit.module import source_of
 from ..jit import Function, compile_now
 from ..native.plan_cache import PlanCache
 from ..native.planner import NotPlannableError, Planner
 from ..native.worker_pool import share
+from ..schedule import schedule_of
 from ..tiering import TieredKernel
 from ..work_ranges import nanoseconds, ranges_of
 from .rows import add_rows
@@ -103,7 +104,7 @@ class UpdateKernel(VariableKernel):
     def __init__(
         self, node: Node, reference: Kernel, loops: LoopNest, places: int, gradient: int, threads: int, check: bool
     ) -> None:
-        super().__init__(node, reference, source_of(loops, places).text, places, threads, check)
+        super().__init__(node, reference, source_of(loops, schedule_of(loops), places).text, places, threads, check)
         self.loops = loops
         self.gradient = gradient - places
         self._plans = PlanCache(self.record_into, "an update")
@@ -156,10 +157,13 @@ class SparseUpdateKernel(VariableKernel):
     def __init__(
         self, node: Node, found: SparseUpdate, loops: LoopNest, reference: Kernel, threads: int, check: bool
     ) -> None:
-        super().__init__(node, reference, source_of(loops, found.places).text, found.places, threads, check)
+        super().__init__(
+            node, reference, source_of(loops, schedule_of(loops), found.places).text, found.places, threads, check
+        )
         self._found = found
         self._loops = loops
-        self._sums_text = source_of(added(found.dtype, found.index)).text
+        sums = added(found.dtype, found.index)
+        self._sums_text = source_of(sums, schedule_of(sums)).text
         self._sums: Function | None = None
 
     @property

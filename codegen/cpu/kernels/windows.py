@@ -13,8 +13,9 @@ from ....graph.core.dtypes import Array, float32, float64
 from ....graph.core.graph import Node
 from ....graph.ops.nn.conv_geometry import height_and_width, layout, window_of
 from ...fusion.window_loops import CHOSEN, WINDOW_OPS, axis_names
-from ..emit.nest import joined, source_of
+from ..emit.module import joined, source_of
 from ..native.planner import Planner
+from ..schedule import schedule_of
 from ..work_ranges import nanoseconds, ranges_of
 
 _TYPES = (float32, float64)
@@ -46,7 +47,7 @@ def window_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | 
     if op.told == 1:
         split = 2 if inner * times >= _CHANNELS else 0
     nests = [make(dtype, static, *multiplier, data_format) for make, _, _ in op.steps]
-    sources = [source_of(nest, split=split) for nest in nests]
+    sources = [source_of(nest, schedule_of(nest, split=split)) for nest in nests]
 
     def call(compiled: Any, planner: Planner, *inputs: Array) -> Array | None:
         found = op.sizes(
@@ -62,8 +63,8 @@ def window_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | 
             arrays = [made if i == CHOSEN else planner.ordered(inputs[i]) for i in which]
             made = planner.empty(shapes[space], nest.values[nest.stores[0].value].dtype.np)
             lengths = [sizes[name] for name in axis_names(space, window, data_format, op.is_depthwise)]
-            numbers = (*lengths, *(sizes[name] for name in source.sizes))
-            ranges = ranges_of(lengths[source.split or 0], nanoseconds(nest, lengths), threads)
+            numbers = (*lengths, *(sizes[name] for name in nest.sizes))
+            ranges = ranges_of(lengths[source.schedule.shared or 0], nanoseconds(nest, lengths), threads)
             planner.share(function, (*(a.reshape(-1) for a in (*arrays, made)), *numbers), ranges, threads)
         return made
 

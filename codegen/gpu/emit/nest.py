@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ....graph.core.dtypes import float64
 from ...fusion.range_analysis import SOFTMAX, Pair, pairs_of
-from ...ir.loop_nest import ADD, MAX, SET, LoopNest, Value
+from ...ir.loop_nest import ADD, MAX, SET, LoopNest, Pass, Value
 from ...ir.schedule import GpuSchedule
 from ..ir import HEADER
 from ..schedule import Specialisation
@@ -132,16 +132,14 @@ class _Body:
         text = f"{total} {'+' if kind == 'sum' else '*'} {self.inside(v.args[0], x, start)}"
         return text if dtype.is_floating else f"({text}).to({type_of(dtype)})"
 
-    def reductions(self, stage: int) -> list[int]:
-        """Those whose operands are known after so many stages; not those that are made with their pair's first."""
+    def reductions(self, each: Pass) -> list[int]:
+        """Those of a pass, but not those that are made with their pair's first."""
         late = {p.second for p in self.pairs.values()}
-        return [i for i in self.writer.reductions(stage) if i not in late]
+        return [i for i in each.reductions if i not in late]
 
     def scans(self, roots: Sequence[int]) -> list[int]:
         """The running sums that these are made of, and that are not known."""
-        values, known = self.loops.values, self.writer.known
-        found = self.loops.behind(roots, lambda i: i in known or values[i].op == "reduce")
-        return [i for i in found if values[i].op == "scan" and i not in known]
+        return self.writer.not_known(roots, "scan")
 
     # --- the body --------------------------------------------------------------------------------------------------
 
@@ -157,11 +155,10 @@ class _Body:
 
     def whole(self) -> None:
         """All in one tile."""
-        for stage in range(max(self.writer.stages, default=0) + 1):
-            for full in (True, False):
-                for o in self.writer.outputs(stage, full):
-                    self.put(o)
-            for r in self.reductions(stage):
+        for each in self.loops.passes():
+            for o in (*each.outputs, *each.after):
+                self.put(o)
+            for r in self.reductions(each):
                 v = self.loops.values[r]
                 x = self.value(v.args[0])
                 if v.data in ("any", "all"):
@@ -172,15 +169,12 @@ class _Body:
 
     def looped(self) -> None:
         """One pass over x per stage."""
-        last = 0 if self.space.is_partial else max(self.writer.stages, default=0)
-        for stage in range(last + 1):
-            reductions = self.reductions(stage)
-            outputs = self.writer.outputs(stage, full=True)
-            if reductions or outputs:
-                self.one_pass(reductions, outputs)
-            if not self.space.is_partial:
-                for o in self.writer.outputs(stage, full=False):
-                    self.put(o)
+        for each in self.loops.passes()[: 1 if self.space.is_partial else None]:
+            reductions = self.reductions(each)
+            if reductions or each.outputs:
+                self.one_pass(reductions, each.outputs)
+            for o in () if self.space.is_partial else each.after:
+                self.put(o)
 
     def one_pass(self, reductions: Sequence[int], outputs: Sequence[int]) -> None:
         """Go along x."""

@@ -9,7 +9,8 @@ import pytest
 from reference_interpreter import execution_order
 
 import dovetail as dt
-from dovetail.codegen.cpu.emit.nest import source_of
+from dovetail.codegen.cpu.emit.module import source_of
+from dovetail.codegen.cpu.schedule import schedule_of
 from dovetail.codegen.fusion.fuse import Fusion, fuse
 from dovetail.codegen.fusion.grouping import MOST_PASSES
 from dovetail.codegen.ir.fused_kernel import FusedKernel
@@ -288,7 +289,7 @@ def test_no_kernel_is_deeper_than_its_writers_can_go(name: str) -> None:
         kernels = fuse(partition, small=True, again=OPERATIONS_PER_BYTE, numbers=True).kernels
     assert kernels
     for kernel in kernels:
-        assert source_of(kernel.loops).text
+        assert source_of(kernel.loops, schedule_of(kernel.loops)).text
     made = [n for k in kernels for n in k.nodes]
     assert len(made) >= (190 if name != "a long sum" else 2)
 

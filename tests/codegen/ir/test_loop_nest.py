@@ -10,7 +10,8 @@ import pytest
 from reference_interpreter import execution_order
 
 import dovetail as dt
-from dovetail.codegen.cpu.emit.nest import numba_source
+from dovetail.codegen.cpu.emit.module import numba_source
+from dovetail.codegen.cpu.schedule import schedule_of
 from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.fusion.window_loops import max_pool_gradient
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
@@ -73,12 +74,12 @@ def test_text_of_a_kernel(name: str) -> None:
             numbers=True,
         )
     (kernel,) = fusion.kernels
-    compare(name, numba_source(kernel.loops).text)
+    compare(name, numba_source(kernel.loops, schedule_of(kernel.loops)).text)
 
 
 def test_text_of_a_kernel_with_masked_places() -> None:
     loops = max_pool_gradient(float32, Window((1, 3), (1, 2), padding="SAME"), "NHWC")
-    compare("max_pool_gradient", numba_source(loops, split=1).text)
+    compare("max_pool_gradient", numba_source(loops, schedule_of(loops, split=1)).text)
 
 
 def compare(name: str, text: str) -> None:

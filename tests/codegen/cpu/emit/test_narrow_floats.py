@@ -15,8 +15,9 @@ from dovetail.graph.core.dtypes import DType, bfloat16, float16, float32, float6
 
 pytest.importorskip("numba")
 
-from dovetail.codegen.cpu.emit.nest import source_of  # noqa: E402
+from dovetail.codegen.cpu.emit.module import source_of  # noqa: E402
 from dovetail.codegen.cpu.jit import compile_now  # noqa: E402
+from dovetail.codegen.cpu.schedule import schedule_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -28,7 +29,8 @@ def cast(value: Any, source: DType, to: DType) -> Any:
     """An array as another type, by a kernel."""
     build = LoopNestBuilder([False])
     build.store(build.apply("cast", build.load(0, source, [0]), dtype=to), [0])
-    kernel = compile_now(source_of(build.finish()[0]).text)
+    loops, _ = build.finish()
+    kernel = compile_now(source_of(loops, schedule_of(loops)).text)
     out = np.empty(value.shape, to.np)
     kernel(passed(value), passed(out), value.size, 0, value.size)
     return out
@@ -114,7 +116,8 @@ def test_the_source_computes_in_float32(narrow: DType) -> None:
     build = LoopNestBuilder([False])
     x = build.load(0, narrow, [0])
     build.store(build.apply("mul", build.apply("exp", x), x), [0])
-    body = source_of(build.finish()[0]).text.split("def kernel")[1].splitlines()
+    loops, _ = build.finish()
+    body = source_of(loops, schedule_of(loops)).text.split("def kernel")[1].splitlines()
     assert body == [
         "(in0, out0, n0, lo, hi):",
         "    m.wide_vectors()",

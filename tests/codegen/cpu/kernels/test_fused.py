@@ -13,12 +13,12 @@ from reference_interpreter import Interpreter, execution_order
 import dovetail as dt
 from dovetail.codegen.check import agree
 from dovetail.codegen.cpu.backend import NumbaBackend
-from dovetail.codegen.cpu.emit.nest import PART
 from dovetail.codegen.cpu.kernels.fused import CpuFusedKernel, launch_of
 from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.ir.fused_kernel import FusedKernel
 from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.codegen.pipeline import run_graph_passes
+from dovetail.codegen.target import REDUCED_PIECE
 from dovetail.graph.core.errors import InternalError
 from dovetail.graph.core.graph import Node
 
@@ -238,7 +238,7 @@ def test_the_result_does_not_depend_on_the_number_of_threads() -> None:
             results = [CpuFusedKernel(group, threads=n, compile_first=True)(*[value] * len(group.inputs), *[
                 t.op.attrs["value"] for t in group.shapes
             ]) for n in (1, 2, 3)]  # fmt: skip
-            launch = launch_of(group, [value.shape], 3, CpuFusedKernel(group).source.split, {})
+            launch = launch_of(group, [value.shape], 3, CpuFusedKernel(group).source.schedule, {})
             assert launch is not None
             assert len(launch.ranges) > 1
             for other in results[1:]:
@@ -253,20 +253,20 @@ def test_all_there_is_is_reduced_in_pieces_that_threads_share(dtype: Any) -> Non
         y = x * x - x
         fetches = [dt.reduce_sum(y), dt.reduce_max(y), dt.reduce_min(x * y), dt.reduce_any(y > x), y]
         (group,) = [s for s in fuse(partition_of(fetches, [x]), small=True).steps if isinstance(s, FusedKernel)]
-        for size in (0, 1, PART - 1, PART, PART + 1, 10 * PART + 5):
+        for size in (0, 1, REDUCED_PIECE - 1, REDUCED_PIECE, REDUCED_PIECE + 1, 10 * REDUCED_PIECE + 5):
             value = numbers(rng, [size], dtype)
             results = [CpuFusedKernel(group, threads=n, compile_first=True)(value) for n in (1, 2, 3)]
-            launch = launch_of(group, [value.shape], 3, CpuFusedKernel(group).source.split, {})
+            launch = launch_of(group, [value.shape], 3, CpuFusedKernel(group).source.schedule, {})
             assert launch is not None
-            assert len(launch.ranges) > 1 or size <= PART + 1
+            assert len(launch.ranges) > 1 or size <= REDUCED_PIECE + 1
             for other in results[1:]:
                 for mine, theirs in zip(other, results[0], strict=True):
                     np.testing.assert_array_equal(mine, theirs)
-        compare(fetches, [x], sizes=(0, 1, PART + 1))
+        compare(fetches, [x], sizes=(0, 1, REDUCED_PIECE + 1))
         with dt.Session(config=dt.ConfigProto(intra_op_parallelism_threads=2)) as session:
             norm = dt.reduce_sum(y)  # in a plan, again and again
             session.warmup([norm, y / (norm + 1)], [x])
-            value = numbers(rng, [10 * PART + 5], dtype)
+            value = numbers(rng, [10 * REDUCED_PIECE + 5], dtype)
             first = session.run(norm, {x: value})
             for _ in range(5):
                 assert session.run([norm, y / (norm + 1)], {x: value})[0] == first
@@ -277,7 +277,7 @@ def test_a_shape_that_fusion_did_not_foresee_runs_on_numpy() -> None:
         x, y = dt.placeholder(dt.float32, [None, 3]), dt.placeholder(dt.float32, [None, 3])
         fused = Fused([(x + y) * 2.0], [x, y])
         a, b = np.ones((5, 3), np.float32), np.ones((1, 3), np.float32)
-        assert launch_of(fused.kernels[0].group, [a.shape, b.shape], 1, 0, {}) is None
+        assert launch_of(fused.kernels[0].group, [a.shape, b.shape], 1, fused.kernels[0].source.schedule, {}) is None
         np.testing.assert_array_equal(fused.run({x: a, y: b})[0], (a + b) * 2)
 
 
@@ -408,13 +408,15 @@ def test_the_cache_is_used_by_the_next_process(tmp_path: Path) -> None:
 import numpy as np, time
 import dovetail as dt
 from dovetail.codegen.cpu import jit
-from dovetail.codegen.cpu.emit.nest import source_of
+from dovetail.codegen.cpu.emit.module import source_of
+from dovetail.codegen.cpu.schedule import schedule_of
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.graph.core.dtypes import float32
 b = LoopNestBuilder([False])
 x = b.load(0, float32, [0])
 b.store(b.apply("exp", b.apply("mul", x, b.constant(0.75, float32))), [0])
-function = jit.compile_now(source_of(b.finish()[0]).text)
+loops, _ = b.finish()
+function = jit.compile_now(source_of(loops, schedule_of(loops)).text)
 out = np.empty(3, np.float32)
 function(np.ones(3, np.float32), out, 3, 0, 3)
 assert np.allclose(out, np.exp(0.75))

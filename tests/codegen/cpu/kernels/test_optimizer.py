@@ -21,7 +21,8 @@ from dovetail.graph.resources.variable import VariableState
 
 pytest.importorskip("numba")
 
-from dovetail.codegen.cpu.emit.nest import source_of  # noqa: E402
+from dovetail.codegen.cpu.emit.module import source_of  # noqa: E402
+from dovetail.codegen.cpu.schedule import schedule_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -166,7 +167,7 @@ def test_sums_into_a_variable(use_resource: bool) -> None:
 
 def test_the_source_reads_and_writes_one_array() -> None:
     loops = update("GradientDescent", float32, ())
-    body = source_of(loops, 1).text.split("def kernel")[1].splitlines()
+    body = source_of(loops, schedule_of(loops), 1).text.split("def kernel")[1].splitlines()
     assert body == [
         "(in0, in1, in2, out0, n0, lo, hi):",
         "    m.wide_vectors()",

@@ -1,0 +1,151 @@
+"""Code emission for CPUs: a loop nest and its schedule in, a readable Numba module out.
+
+A kernel is a function of flat arrays (inputs, then outputs), the sizes of the axes, and the range `[lo, hi)` of what threads share.
+
+Code is compiled as written: no fast-math flags, integers wrap around, NaN and infinities behave as in NumPy. Two things differ
+from NumPy, within stated bounds: the functions of `vecmath`, and the order of sums in a row, which are added in blocks whose totals
+are added in float64.
+
+float16 and bfloat16 exist in memory only, as arrays of their bits. A kernel computes in float32, and rounds where it stores them and
+where a cast asks for it (`_widened`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+
+from ....graph.core.dtypes import DType, float32, float64, int32, int64
+from ...ir.loop_nest import READS, LoopNest, LoopNestBuilder, Value
+from ...ir.schedule import CpuSchedule
+from .expr import NARROW, SHORT, type_of
+from .instantiate import versions
+from .nest import write_nest
+from .rows import total_type
+
+HEADER = '@njit(SIGNATURE, nogil=True, no_cfunc_wrapper=True, error_model="numpy", cache=True)\ndef kernel('
+"""How the function in a kernel's text begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumbaSource:
+    """A generated module.
+
+    Attributes:
+        text: the module; its function is called `kernel`.
+        schedule: the schedule that it follows. `lo` and `hi` are a range of what its threads share.
+        partial: where these are pieces of what is reduced, the types of the vectors that the kernel takes after its outputs, with one
+            element for each piece. After them comes a counter of finished pieces, initially 0.
+    """
+
+    text: str
+    schedule: CpuSchedule
+    partial: tuple[DType, ...] = ()
+
+
+@cache
+def joined(sources: tuple[NumbaSource, ...]) -> str:
+    """The text of one kernel, or of several in one module, in which `kernel` is a tuple of functions."""
+    if len(sources) == 1:
+        return sources[0].text
+    texts = [re.sub(r"\b(SIGNATURE|kernel)\b(?=[ ,(])", rf"\1_{i}", s.text) for i, s in enumerate(sources)]
+    return "\n".join([*texts, f"kernel = {', '.join(f'kernel_{i}' for i in range(len(sources)))}", ""])
+
+
+@cache
+def source_of(loops: LoopNest, schedule: CpuSchedule, in_place: int = 0) -> NumbaSource:
+    """The source of a kernel whose first `in_place` outputs overwrite its first inputs; cached, so equal loops share it."""
+    return numba_source(loops, schedule, versions(), in_place)
+
+
+def numba_source(loops: LoopNest, schedule: CpuSchedule, made_for: str = "", in_place: int = 0) -> NumbaSource:
+    """Write a kernel. `made_for` becomes part of the text, because the text depends on it.
+
+    The first `in_place` outputs share memory with the inputs of the same numbers. The kernel does not read these arguments;
+    they are there for the caller's convenience. Such a kernel is pointwise, so each element is read before it is written.
+    """
+    described = "\n".join(f"#   {line}" for line in str(loops).splitlines())
+    loops, legal = _legal(loops, schedule)
+    writer = write_nest(loops, legal, in_place)
+    used = sorted({SHORT[v.dtype.name] for v in loops.values} - {"boolean"})
+    widths = [
+        f"{short} = np.{name}"
+        for name, short in SHORT.items()
+        if (short in used or short == "f64") and name not in ("float16", "bfloat16")
+    ]
+    draws = any(v.op == "random" for v in loops.values)
+    partial = {r: total_type(loops.values[r]) for r in writer.parts}
+    arrays = [(f"in{i}", v.dtype, ", readonly=True") for i, v in enumerate(loops.loads)]
+    arrays += [(f"out{i}", loops.values[s.value].dtype, "") for i, s in enumerate(loops.stores)]
+    arrays += [(f"part{r}", dtype, "") for r, dtype in partial.items()] + [("done", int64, "")] * bool(partial)
+    numbers = [*(f"n{i}" for i in range(len(loops.reduced))), *loops.sizes, "lo", "hi"]
+    text = "\n".join(
+        [
+            "# Made by Dovetail from:",
+            described,
+            *([f"# for {made_for}"] if made_for else []),
+            "import numpy as np",
+            "from numba import njit, types",
+            "",
+            "from dovetail.codegen import vecmath as m",
+            *(["from dovetail.codegen.cpu.emit import philox as r"] if draws else []),
+            *(["from dovetail.codegen.cpu.native.machine import count_up"] if partial else []),
+            "",
+            *widths,
+            "",
+            "SIGNATURE = types.void(",
+            *[f"    types.Array(types.{type_of(dtype)}, 1, 'C'{kind})," for _, dtype, kind in arrays],
+            f"    *[types.intp] * {len(numbers)},",
+            ")",
+            "",
+            "",
+            f"{HEADER}{', '.join([*(name for name, *_ in arrays), *numbers])}):",
+            "    m.wide_vectors()",
+            *([f"    n{schedule.along} = {schedule.unrolled}"] if schedule.unrolled else []),
+            *writer.lines,
+            "",
+        ]
+    )
+    return NumbaSource(text, schedule, tuple(partial.values()))
+
+
+def _legal(loops: LoopNest, schedule: CpuSchedule) -> tuple[LoopNest, CpuSchedule]:
+    """The same loops as Numba computes them: narrow floats are widened, and so are places that are computed from sizes."""
+    if not loops.sizes and not any(v.dtype in NARROW for v in loops.values):
+        return loops, schedule
+
+    def write(builder: LoopNestBuilder, v: Value) -> int:
+        if v.dtype in NARROW:
+            return _widened(builder, v)
+        return builder.add(_with_wide_place(builder, v) if loops.sizes else v)
+
+    legal, numbers = loops.rewritten(write)
+    return legal, replace(schedule, saved=tuple(sorted(numbers[i] for i in schedule.saved)))
+
+
+def _with_wide_place(builder: LoopNestBuilder, v: Value) -> Value:
+    """A value with places that are computed from sizes in int64, as addresses are: else LLVM could not tell neighbours."""
+
+    def widened(number: int) -> int:
+        if builder.dtype(number) is not int32:
+            return number
+        constant = builder.constant_of(number)
+        return builder.cast(number, int64) if constant is None else builder.constant(constant, int64)
+
+    is_place = v.op in ("position", "size") or any(builder.dtype(a) is int64 for a in v.args)
+    data = [a for a in v.args if builder.dtype(a) is int32 and builder.constant_of(a) is None]
+    if is_place and data and v.dtype.is_bool:  # elements are compared as they are
+        return replace(v, args=tuple(a if a in data else builder.cast(a, int32) for a in v.args))
+    if is_place and v.op not in (*READS, "cast"):
+        return replace(v, args=tuple(map(widened, v.args)), dtype=int64 if v.dtype is int32 else v.dtype)
+    return v
+
+
+def _widened(builder: LoopNestBuilder, v: Value) -> int:
+    """A narrow float, which exists in memory only, and in casts from and to float32."""
+    if v.op == "cast" and builder.dtype(v.args[0]) not in (float32, float64):
+        v = replace(v, args=(builder.cast(v.args[0], float32),))
+    elif v.op not in (*READS, "cast"):
+        v = replace(v, dtype=float32)
+    return builder.cast(builder.add(v), float32)

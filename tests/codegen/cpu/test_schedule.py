@@ -1,0 +1,79 @@
+"""Schedules of loop nests on CPUs, as text."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from reference_interpreter import execution_order
+
+import dovetail as dt
+from dovetail.codegen.cpu.schedule import schedule_of, scheduled
+from dovetail.codegen.fusion.fuse import fuse
+from dovetail.codegen.fusion.window_loops import max_pool_gradient
+from dovetail.codegen.ir.fused_kernel import FusedKernel
+from dovetail.codegen.ir.loop_nest import LoopNestBuilder
+from dovetail.codegen.ir.partition import PartitionGraph
+from dovetail.codegen.passes.decompose import functionalize_random
+from dovetail.graph.core.dtypes import float32
+from dovetail.graph.ops.nn.conv_geometry import Window
+
+
+def kernel_of(shape: tuple[int | None, ...], build: Callable[[Any], Any]) -> FusedKernel:
+    """The one fused kernel of a function of a placeholder."""
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, shape)
+        y = build(x)
+        nodes = [n for n in execution_order([y.op], {x: 0}) if n.type != "Placeholder"]
+        partition = PartitionGraph("/device:CPU:0", tuple(nodes), ((x.name, x),), ((y.name, y),))
+        (kernel,) = fuse(functionalize_random(partition), small=True, numbers=True).kernels
+    return kernel
+
+
+def log_sum_exp(x: Any) -> Any:
+    return dt.reduce_logsumexp(x, -1)
+
+
+SCHEDULES: list[tuple[str, tuple[int | None, ...], Callable[[Any], Any], str]] = [
+    ("elements", (None, 8), dt.nn.gelu, "pointwise: threads share d0, vectors along d0"),
+    ("random numbers", (None, 8), lambda x: x + dt.random_normal(dt.shape(x)),
+     "pointwise: threads share d0, vectors along d0, blocks of 4096"),
+    ("rows of unknown length", (None, None), dt.nn.softmax,
+     "rows: threads share d0, vectors along d1, blocks of 4096, saves v3"),
+    ("rows of 10", (None, 10), dt.nn.softmax, "rows: threads share d0, d1 unrolled 10 times, saves v3"),
+    ("a few rows of 10", (4, 10), dt.nn.softmax, "rows: threads share d0, vectors along d1, blocks of 4096, saves v3"),
+    ("rows of 20 with a logarithm", (None, 20), log_sum_exp, "columns: threads share d0, vectors along d0 in tiles of 512"),
+    ("maxima of rows", (None, None), lambda x: dt.reduce_max(x * 2.0, 1), "rows: threads share d0, vectors along d1"),
+    ("sums of columns", (None, None), lambda x: dt.reduce_sum(dt.tanh(x), 0), "columns: threads share d1, vectors along d1"),
+    ("a sum of everything", (None,), lambda x: dt.reduce_sum(x * x),
+     "rows: threads share d0 in pieces of 65536, vectors along d0, blocks of 4096"),
+    ("everything, twice", (None,), lambda x: x - dt.reduce_mean(x), "rows: one thread, vectors along d0, blocks of 4096"),
+    ("running sums", (None, None), lambda x: dt.cumsum(dt.tanh(x), 1) * 0.5,
+     "rows: threads share d0, vectors along d1, blocks of 4096"),
+    ("sums into rows of a table", (None, 8), lambda x: dt.math.unsorted_segment_sum(dt.exp(x), dt.placeholder(dt.int32, [None]), 9),
+     "table: threads share the rows of the table, vectors along d1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "build", "text"), [c[1:] for c in SCHEDULES], ids=[c[0] for c in SCHEDULES])
+def test_schedule(shape: tuple[int | None, ...], build: Callable[[Any], Any], text: str) -> None:
+    kernel = scheduled(kernel_of(shape, build))
+    assert str(kernel.schedule) == text
+    assert scheduled(kernel) == kernel
+
+
+def test_which_axis_threads_share_may_be_told() -> None:
+    loops = max_pool_gradient(float32, Window((1, 3), (1, 2), padding="SAME"), "NHWC")
+    assert str(schedule_of(loops)) == "pointwise: threads share d0, vectors along d3"
+    assert str(schedule_of(loops, split=1)) == "pointwise: threads share d1, vectors along d3"
+
+
+def test_a_value_that_only_its_own_pass_needs_is_not_saved() -> None:
+    b = LoopNestBuilder([False, True])
+    x = b.load(0, float32, [0, 1])
+    once, again = b.apply("exp", x), b.apply("tanh", x)
+    total = b.reduce("sum", b.apply("mul", once, again))
+    b.store(b.apply("mul", b.apply("log", again), total), [0, 1])
+    loops, _ = b.finish()
+    (log,) = (i for i, v in enumerate(loops.values) if v.op == "log")
+    tanh = loops.values[log].args[0]
+    assert schedule_of(loops).saved == (tanh,)
