@@ -56,7 +56,7 @@ class ChannelInserter:
     arrived: dict[str, dict[Tensor | Node, Channel]] = field(default_factory=lambda: defaultdict(dict))
     behind_node: dict[int, list[Step]] = field(default_factory=dict)  # node index -> its sends
     behind_recv: dict[int, list[Step]] = field(default_factory=dict)  # channel id -> the sends that pass its value on
-    guarded: dict[Node, tuple[Node | int, ...]] = field(default_factory=dict)
+    predicated: dict[Node, tuple[Node | int, ...]] = field(default_factory=dict)
     copied: dict[Node, set[str]] = field(default_factory=dict)  # small constants -> the other devices that have them
     predicates: Predicates | frozenset[Node] = frozenset()  # nodes that may be dead
     levels: list[dict[str, list[Step]]] = field(init=False)  # those of the step, then of each loop that is being walked
@@ -179,7 +179,7 @@ class ChannelInserter:
         for c in node.controls:
             if c in self.predicates:
                 waits.append(c if self.device[c.index] == here else self.arrived[here][c].id)
-        self.guarded[node] = tuple(waits)
+        self.predicated[node] = tuple(waits)
 
     def _loop(self, loop: Loop) -> None:
         around = self.steps
@@ -197,7 +197,7 @@ class ChannelInserter:
             self.of_head.add(merge.index)
             inner[self.device[merge.index]].append(("node", merge))
             if merge in self.predicates:
-                self.guarded[merge] = ()
+                self.predicated[merge] = ()
         self.add_all(loop.head)
         again = loop.condition.outputs[0]
         for device, part in parts.items():
@@ -255,7 +255,7 @@ class ChannelInserter:
             },
             self.channels,
             self.values,
-            self.guarded,
+            self.predicated,
         )
 
     def _drop_originals(self, fetched: Collection[Node]) -> None:

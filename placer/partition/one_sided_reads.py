@@ -122,7 +122,7 @@ def _bare_variables(
             or count * dtype.size > most_bytes
         ):
             continue
-        reader = bare_reader(value, feeds, cut.guarded)
+        reader = bare_reader(value, feeds, cut.predicated)
         # A value that has come to the sender from the variable's own device is in no memory of the sender; nor is a variable that
         # the sender changes in the memory of another task.
         if reader is None or any(device[n] != channel.source for n in _chain(value)):
@@ -135,18 +135,22 @@ def _is_cpu(device: str) -> bool:
     return "/device:CPU:" in device
 
 
-def bare_reader(value: Tensor, feeds: Collection[Tensor] = (), guarded: Collection[Node] = frozenset()) -> Node | None:
+def bare_reader(
+    value: Tensor, feeds: Collection[Tensor] = (), predicated: Collection[Node] = frozenset()
+) -> Node | None:
     """What reads the variable whose bare value a tensor is: a ReadVariableOp, or the variable itself; None: it is something else."""
     while True:
         node = value.op
-        if value in feeds or node.controls or node in guarded:
+        if value in feeds or node.controls or node in predicated:
             return None
         if value.dtype.is_ref:
             return node if node.type == "VariableV2" else None
         if node.type == "ReadVariableOp":
             (handle,) = node.inputs
             place = handle.op
-            bare = place.type == "VarHandleOp" and handle not in feeds and not place.controls and place not in guarded
+            bare = (
+                place.type == "VarHandleOp" and handle not in feeds and not place.controls and place not in predicated
+            )
             return node if bare else None
         if node.type != "Identity":
             return None
@@ -245,7 +249,7 @@ def read_directly(
         if first or rest or part.fetches:
             partitions[name] = replace(part, steps=(*first, *rest))
     channels = [direct.get(c.id, c) for c in cut.channels]
-    return Partitioned(partitions, channels, cut.values, cut.guarded)
+    return Partitioned(partitions, channels, cut.values, cut.predicated)
 
 
 def _chain(value: Tensor | Node) -> set[Node]:

@@ -118,7 +118,7 @@ class Partition:
 class Partitioned:
     """A cut graph: device -> its partition, and all channels, in the global order of their receives.
 
-    `values` says what each channel carries, by its number: a tensor, or the node of a control edge. `guarded`
+    `values` says what each channel carries, by its number: a tensor, or the node of a control edge. `predicated`
     has the nodes that may be dead, each with those of its control inputs that may be: a node of the same
     device, or the number of the channel that brings the news.
     """
@@ -126,7 +126,7 @@ class Partitioned:
     partitions: dict[str, Partition]
     channels: list[Channel] = field(default_factory=list)
     values: list[Tensor | Node] = field(default_factory=list)
-    guarded: Mapping[Node, tuple[Node | int, ...]] = field(default_factory=dict)
+    predicated: Mapping[Node, tuple[Node | int, ...]] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=4096)

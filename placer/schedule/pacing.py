@@ -67,7 +67,7 @@ def schedule_receives(cut: Partitioned) -> Partitioned:
         device: replace(p, steps=tuple(_with_moved_sends(p.steps, before[device], behind[device], moved)))
         for device, p in cut.partitions.items()
     }
-    return Partitioned(partitions, channels, values, cut.guarded)
+    return Partitioned(partitions, channels, values, cut.predicated)
 
 
 def _with_moved_sends(

@@ -127,7 +127,7 @@ class _Reader:
         self._placed: list[tuple[int, int, int, int]] = []
         self._channels: list[Channel] = []
         self._partitions: list[records.Partition] = []
-        self._guarded: list[tuple[int, list[int | str]]] = []
+        self._predicated: list[tuple[int, list[int | str]]] = []
         self._access = OneSidedAccess()
         self._solution: Solution | None = None
         self._version: Any = VERSION
@@ -141,6 +141,7 @@ class _Reader:
         elif isinstance(record, list):
             self._take_node(convert(record, records.Node))
         elif isinstance(record, dict) and record:
+            record = {records.OLD_KEYS.get(key, key): value for key, value in record.items()}
             kind = next(iter(record))
             if kind not in records.KINDS:
                 raise _BadError(f"unknown record {kind!r}")
@@ -240,11 +241,11 @@ class _Reader:
     def _take_partition(self, record: records.Partition) -> None:
         self._partitions.append(record)
 
-    def _take_guarded(self, record: records.Guarded) -> None:
-        node, *controls = record.guarded
+    def _take_predicated(self, record: records.Predicated) -> None:
+        node, *controls = record.predicated
         if isinstance(node, str):
             raise _BadError(f"{node!r} is no node")
-        self._guarded.append((self._node_number(node), controls))
+        self._predicated.append((self._node_number(node), controls))
 
     def _take_access(self, record: records.Access) -> None:
         found, reached, refused = record.access
@@ -264,7 +265,7 @@ class _Reader:
     _TAKE: ClassVar[dict[str, Callable[[_Reader, Any], None]]] = {
         "device": _take_device, "link": _take_link, "profile": _take_profile, "line": _take_line, "block": _take_block,
         "demand": _take_demand, "note": _take_note, "placed": _take_placed, "channel": _take_channel,
-        "partition": _take_partition, "guarded": _take_guarded, "access": _take_access, "solution": _take_solution, "end": _take_end,
+        "partition": _take_partition, "predicated": _take_predicated, "access": _take_access, "solution": _take_solution, "end": _take_end,
     }  # fmt: skip
 
     def _device(self, number: int) -> str:
@@ -354,13 +355,13 @@ class _Reader:
             loops = [self._loop(*part, nodes) for part in record.loops]
             steps = tuple(self._step(s, nodes, loops) for s in record.steps)
             partitions[device] = Partition(device, steps, record.feeds, record.fetches)
-        guarded = {
+        predicated = {
             nodes[node]: tuple(
                 nodes[_below(c, len(nodes))] if isinstance(c, int) else self._channel(c).id for c in controls
             )
-            for node, controls in self._guarded
+            for node, controls in self._predicated
         }
-        return Partitioned(partitions, channels, values, guarded)
+        return Partitioned(partitions, channels, values, predicated)
 
     def _loop(self, name: str, condition: int, merges: Sequence[int], nodes: Sequence[Node]) -> LoopPart:
         found = [nodes[_below(i, len(nodes))] for i in (condition, *merges)]

@@ -139,10 +139,10 @@ class Partition(Struct):
     steps: tuple[Index | str, ...]
 
 
-class Guarded(Struct):
+class Predicated(Struct):
     """A node that may be dead, then its control inputs that may be: nodes, or receives `r1`."""
 
-    guarded: tuple[Index | str, ...]
+    predicated: tuple[Index | str, ...]
 
 
 class Access(Struct):
@@ -170,6 +170,9 @@ class End(Struct):
 
 KINDS: dict[str, type[Struct]] = {
     "device": Device, "link": Link, "profile": Profile, "line": Line, "block": Block, "demand": Demand, "note": Note, "placed": Placed,
-    "channel": Channel, "partition": Partition, "guarded": Guarded, "access": Access, "solution": Solution, "end": End,
+    "channel": Channel, "partition": Partition, "predicated": Predicated, "access": Access, "solution": Solution, "end": End,
 }  # fmt: skip
 """The first key of a record -> its type."""
+
+OLD_KEYS = {"guarded": "predicated"}
+"""First keys in older files -> those of today."""

@@ -16,7 +16,7 @@
     {"partition": 0, "feeds": [...], "fetches": [...], "loops": [[name, LoopCond, [Merge, ...]], ...],
      "steps": [node, ..., "s0", "r1", ...]}                s: send on a channel, r: receive, d: read directly;
                                                            l, t, e: begin, test and end of a loop of this partition
-    {"guarded": [node, node or "r1", ...]}                 may be dead, with control inputs that may be
+    {"predicated": [node, node or "r1", ...]}              may be dead, with control inputs that may be
     {"access": [found, [[task, owner], ...], [[task, owner, variable], ...]]}   one-sided access, where the step has use for it
     {"solution": [device, ...], "objective": 0.01, "bound": 0.009, "minimized": "makespan", "of_step": true,
      "history": [[by, objective, seconds], ...]}           the answer of the search that placed the nodes
@@ -121,8 +121,8 @@ def _records(plan: PlanData, with_graph: bool) -> Iterator[Any]:
             "loops": [[part.name, part.condition.index, [m.index for m in part.merges]] for part in loops],
             "steps": [_step(kind, what, at) for kind, what in p.steps],
         }  # fmt: skip
-    for node, controls in plan.partitioned.guarded.items():
-        yield {"guarded": [node.index, *(c.index if isinstance(c, Node) else f"r{c}" for c in controls)]}
+    for node, controls in plan.partitioned.predicated.items():
+        yield {"predicated": [node.index, *(c.index if isinstance(c, Node) else f"r{c}" for c in controls)]}
     access = plan.access
     if access.used or access.refused:
         yield {"access": [access.found, access.used, access.refused]}

@@ -71,7 +71,7 @@ def overlap_collectives(part: Partition, cut: Partitioned) -> list[EarlyStep]:
             else:
                 comes[made] = p
         if isinstance(what, Node) and what.opdef.is_collective:
-            bound = None if depth or what in cut.guarded else _bound(what, comes)
+            bound = None if depth or what in cut.predicated else _bound(what, comes)
             if bound is None or not _is_work(part.steps[max(last, bound) + 1 : p]):
                 last = p
                 continue
@@ -119,7 +119,7 @@ def lower_partitions(
             kernels only.
     """
     partitions = []
-    guarded = cut.guarded
+    predicated = cut.predicated
     numbers = itertools.count(1 + max((c.id for c in cut.channels), default=-1) if published else 0)
     for part in cut.partitions.values() if only is None else [cut.partitions[only]]:
         steps: list[ir.PartitionStep] = []
@@ -132,7 +132,7 @@ def lower_partitions(
                 if kind == "await":
                     steps.append(ir.AwaitNode(what))
                 elif what.back_edge is None:  # else it is a Merge of a loop, which is in `BeginLoop`
-                    steps.append(ir.RunPredicated(what, guarded[what]) if what in guarded else what)
+                    steps.append(ir.RunPredicated(what, predicated[what]) if what in predicated else what)
             elif isinstance(what, LoopPart):
                 steps.append(_mark(kind, what))
             else:
@@ -146,7 +146,7 @@ def lower_partitions(
                     read = _read(tensor, what, published) if published else None
                     steps.append(ir.RecvTensor(number, tensor, what.source, None, read))
                 else:
-                    token = _token(what, value, guarded) if tensor is None else None
+                    token = _token(what, value, predicated) if tensor is None else None
                     steps.append(ir.SendTensor(number, tensor, what.destination, token, other))
         partitions.append(
             ir.PartitionGraph(
@@ -178,9 +178,9 @@ def _mark(kind: str, part: LoopPart) -> ir.PartitionStep:
     return ir.EndLoop(tuple(m.inputs[1] for m in part.merges))
 
 
-def _token(channel: Channel, value: Tensor | Node, guarded: Mapping[Node, Any]) -> Node | int | None:
-    """The guarded node or channel that determines whether a control edge's empty message is dead; None: it is never dead."""
-    if isinstance(value, Tensor) or value not in guarded:
+def _token(channel: Channel, value: Tensor | Node, predicated: Mapping[Node, Any]) -> Node | int | None:
+    """The predicated node or channel that determines whether a control edge's empty message is dead; None: it is never dead."""
+    if isinstance(value, Tensor) or value not in predicated:
         return None
     return value if channel.relays is None else channel.relays
 

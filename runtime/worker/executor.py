@@ -225,7 +225,7 @@ class Executor:
                     for i in now.frees:
                         slots[i] = None
                 elif type(now) is Predicated:
-                    _run_guarded(now, slots)
+                    _run_predicated(now, slots)
                 elif type(now) is Wait:
                     self.counter = at
                     if not self._run_waiting(now):
@@ -271,7 +271,7 @@ class Executor:
         request = step.answered(self)
         if request is None:
             if now.checks and any(slots[i] is DEAD for i in now.checks):
-                _run_guarded(now, slots)
+                _run_predicated(now, slots)
                 return True
             result = call.kernel(*[slots[i] for i in call.inputs])
             for i in call.frees:  # also while it waits
@@ -353,7 +353,7 @@ class AsyncKernel(Executor):
         self.step.finished(self, result)
 
 
-def _run_guarded(now: Predicated, slots: list[Any]) -> None:
+def _run_predicated(now: Predicated, slots: list[Any]) -> None:
     call, count = now.call, len(now.call.outputs)
     if any(slots[i] is DEAD for i in now.checks):
         _store(now, slots, DEAD if count == 1 else (DEAD,) * count, token=DEAD)

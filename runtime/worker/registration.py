@@ -204,7 +204,7 @@ class _Unpacking:
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = nodes
         self.available: set[Tensor] = set()
-        self.tokens: set[Node | int] = set()  # guarded nodes and received channels so far
+        self.tokens: set[Node | int] = set()  # predicated nodes and received channels so far
         self.asynchronous: set[Node] = set()  # collectives that may still be awaited: no step has used their outputs
         self.loops: list[ir.BeginLoop] = []  # the open loops
         self.left: list[bool] = []  # whether each open loop's `LeaveUnless` has been seen
@@ -295,7 +295,7 @@ class _Unpacking:
         return found
 
     def token(self, described: Any) -> Node | int:
-        """A guarded node or a channel of an earlier step."""
+        """A predicated node or a channel of an earlier step."""
         kind, index = described
         found = self.nodes[_number(index)] if kind == 0 else _number(index)
         if found not in self.tokens:

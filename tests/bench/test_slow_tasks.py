@@ -91,8 +91,8 @@ def test_short_kernels_owe_until_a_sleep_is_worth_it(clock: Clock) -> None:
 def test_kernels_of_branches_and_loops_are_slowed_too(bench: ModuleType, clock: Clock) -> None:
     (call,) = program(clock.kernel(1.0)).instructions
     assert isinstance(call, Call)
-    guarded = Predicated(call, (), -1)
-    loop = Loop("while", (), (), (call,), 0, (guarded,), (), (), ())
+    predicated = Predicated(call, (), -1)
+    loop = Loop("while", (), (), (call,), 0, (predicated,), (), (), ())
     made = bench.slowed(Program("/job:w/replica:0/task:0/device:CPU:0", (loop,), (), (), ()), 3.0).instructions[0]
     assert isinstance(made, Loop) and isinstance(made.body[0], Predicated)
     assert made.head[0] is not call and made.body[0].call is not call

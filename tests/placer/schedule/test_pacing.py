@@ -186,7 +186,7 @@ def in_any_order(cut, chance):
 def test_nothing_else_changes(example):
     before = cut_of(example)
     cut = schedule_receives(before)
-    assert cut.channels[: len(before.channels)] == before.channels and cut.guarded == before.guarded
+    assert cut.channels[: len(before.channels)] == before.channels and cut.predicated == before.predicated
     assert all(c.paces and c.control for c in cut.channels[len(before.channels) :])
     assert [c.id for c in cut.channels] == list(range(len(cut.channels)))
     for end in ("sends", "receives"):

@@ -39,15 +39,27 @@ def same(plan, loaded):
         for q in (plan, loaded)
     ]
     assert steps[0] == steps[1]
-    guarded = [
-        {n.name: [c if isinstance(c, int) else c.name for c in cs] for n, cs in q.partitioned.guarded.items()}
+    predicated = [
+        {n.name: [c if isinstance(c, int) else c.name for c in cs] for n, cs in q.partitioned.predicated.items()}
         for q in (plan, loaded)
     ]
-    assert guarded[0] == guarded[1]
+    assert predicated[0] == predicated[1]
     assert [v.name for v in loaded.partitioned.values] == [v.name for v in plan.partitioned.values]
     for node in plan.decisions:
         assert loaded.explain(node.name) == plan.explain(node)
     assert not plan.diff(loaded) and not loaded.diff(plan)
+
+
+def test_a_plan_that_names_its_predicated_nodes_guarded_loads() -> None:
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [], name="x")
+        with dt.device("/job:b"):
+            y = dt.cond(x > 0.0, lambda: x * 2.0, lambda: x - 1.0)
+        plan = dt.place(y, CLUSTER, feeds=[x])
+    lines = list(plan_lines(plan))
+    old = [line.replace('{"predicated"', '{"guarded"') for line in lines]
+    assert plan.partitioned.predicated and old != lines
+    same(plan, Plan(**parts_of(old, None)._asdict()))
 
 
 @given(placed_graphs(flow=True), st.booleans())
