@@ -6,7 +6,7 @@ The packages, lowest first. Each may import those above it in this list, never t
     shared_memory   tensors and variables that processes of one machine map: segments, pools, published variables, CUDA IPC
     transport       bytes between processes: the only sockets, and who may connect
     rpc             requests and replies: dispatch, limits per client, pending calls, failure and loss detection
-    observability   what a task and a step tell about themselves: metrics, step notes, traces, timelines
+    observability   what tasks and steps report: metrics, step notes, traces, timelines
     config          ConfigProto, RunOptions, RunMetadata
     collectives     collective operations over messages, shared memory and NCCL
     worker          runs partitions: executor, rendezvous, step scheduler

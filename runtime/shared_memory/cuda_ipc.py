@@ -85,10 +85,10 @@ class ExportTable:
                     return None
                 self._segment.memory[PAGE + number] = 0
                 known = self._exports[key] = _Export(number, handle, block.size)
-            who = reader, task, gpu
-            word = known.readers.get(who, -1)
-            if not self._is_open(known, who):
-                word = known.readers[who] = self._segment.mark(_open(known), reader)
+            borrower = reader, task, gpu
+            word = known.readers.get(borrower, -1)
+            if not self._is_open(known, borrower):
+                word = known.readers[borrower] = self._segment.mark(_open(known), reader)
             loan = self._segment.mark(known.number, reader) if word >= 0 else -1
             if loan < 0:
                 return None
@@ -126,8 +126,8 @@ class ExportTable:
             self._segment.reclaim()
             self._settle()
 
-    def _is_open(self, export: _Export, who: tuple[int, str, int]) -> bool:
-        return self._segment.loans.get(export.readers.get(who, -1)) == (_open(export), who[0])
+    def _is_open(self, export: _Export, borrower: tuple[int, str, int]) -> bool:
+        return self._segment.loans.get(export.readers.get(borrower, -1)) == (_open(export), borrower[0])
 
     def _settle(self) -> None:
         """Forget the returned loans."""
@@ -136,7 +136,7 @@ class ExportTable:
         if any(loan not in segment.loans for loan in self._lent):
             self._lent = {loan: tensor for loan, tensor in self._lent.items() if loan in segment.loans}
         for key, exports in list(self._closing.items()):
-            left = [e for e in exports if any(self._is_open(e, who) for who in e.readers)]
+            left = [e for e in exports if any(self._is_open(e, borrower) for borrower in e.readers)]
             if left:
                 self._closing[key] = left
             else:
