@@ -1,11 +1,11 @@
-"""The sizes of a step's values in a plan: what the graph tells, made complete by the shapes of what is fed.
+"""The sizes of a step's values in a plan: those of the graph, completed by the shapes of what is fed.
 
 A graph often leaves sizes open: a placeholder of shape `[None, 512]` takes a batch of any size. A plan knows them where the
 shapes are given. The shape rules of the ops then run once more, with the given shapes in place of the open ones. Every node downstream
 of a given tensor has a *stand-in*, a copy that is in no graph and has the complete shapes: shape arithmetic (`reshape(x,
 [shape(x)[0], 10])`) and cost formulas read it like any other node. The graph itself stays as it is.
 
-What a rule cannot tell even then stays open (the number of elements that pass a filter) and counts as 1: a lower bound.
+What a rule cannot infer even then stays open (the number of elements that pass a filter) and counts as 1: a lower bound.
 """
 
 from __future__ import annotations

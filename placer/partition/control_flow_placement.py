@@ -1,9 +1,9 @@
 """Control-flow placement: `Switch`, `Merge`, `Enter` and the like run on the device of their data.
 
-A Switch costs nothing where its data are, and a message elsewhere; so a Switch goes to its data, an Exit too,
-and an Enter or NextIteration to the first node that takes what it passes on. This happens after placement, as
-in TensorFlow: the placer's answer stays what it was, and the plan tells of the move. A
-RefEnter stays with its variable. So all control-flow nodes of one loop variable run on the device of its Merge.
+A Switch on the device of its data needs no message. So a Switch or Exit runs where its input is made, and an Enter
+or NextIteration where its first consumer runs. This happens after placement, as in TensorFlow: the placement does not
+change, and the plan explains the move. A RefEnter stays with its variable. So all control-flow nodes of one loop
+variable run on the device of its Merge.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def is_moved_to_data(node: Node) -> bool:
 
 
 def devices_after_moves(nodes: Sequence[Node], device_of: Callable[[Node], str]) -> dict[int, str]:
-    """Where each node runs, by its index: where `device_of` says, but for steering nodes.
+    """Node index -> the device that runs the node: that of `device_of`, except for control-flow nodes.
 
     `nodes` are in an order in which inputs come first.
     """

@@ -92,7 +92,7 @@ class ChannelInserter:
         steps.append(("node", node))
 
     def _bring(self, value: Tensor | Node, producer: Node, here: str) -> None:
-        """Make sure that a value, or the news that a node has run, is on a device."""
+        """Make sure that a value, or the notification that a node has run, comes to a device."""
         arrived = self.arrived[here]
         if value in arrived:
             return

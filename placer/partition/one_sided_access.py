@@ -1,9 +1,9 @@
 """One-sided access: which tasks of a cluster use the variables of others in their memory, and the passes of a plan that ask for it.
 
 `one_sided_reads.py`, `one_sided_updates.py` and `one_sided_accumulates.py` find the reads, updates and additions of a step that *could*
-be done in another task's memory. Whether they are is not the graph's to say: a `MemoryAccess` answers. A running cluster's master
-asks the tasks (`runtime/master/master.py`); without one `AssumedAccess` answers from the cluster's description. A plan keeps
-the answers (`OneSidedAccess`), since it holds only where they do.
+be done in another task's memory. Whether they are depends on the tasks: a `MemoryAccess` says which memory each can map. That of a running
+cluster's master queries the tasks (`runtime/master/master.py`); without one, `AssumedAccess` derives it from the cluster's description. A
+plan keeps the answers (`OneSidedAccess`), since it is valid only with them.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ SharedNode: TypeAlias = tuple[Node, Place]
 
 
 class MemoryAccess(Protocol):
-    """Answers what tasks reach of each other's memory."""
+    """Says which memory of other tasks a task can map, and what is published in it."""
 
     @property
     def found(self) -> bool:
-        """Whether running tasks are asked; False: the answers are assumptions."""
+        """Whether running tasks were queried; False: the answers are assumptions."""
         ...
 
     def reaches(self, task: str, owner: str) -> bool:
@@ -57,7 +57,7 @@ class MemoryAccess(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AssumedAccess:
-    """What a cluster of a description would answer.
+    """The access that is assumed from the description of a cluster.
 
     Attributes:
         cluster: the description.
@@ -99,7 +99,7 @@ class OneSidedAccess:
     """What a plan assumes, or what was found, of tasks that use each other's memory: only where its step has use for it.
 
     Attributes:
-        found: whether running tasks were asked; False: it is assumed from the cluster's description.
+        found: whether running tasks were queried; False: it is assumed from the cluster's description.
         used: (task, owner) of each task that uses the memory of another one.
         refused: what could not be used.
     """
@@ -220,10 +220,10 @@ class OneSidedPasses:
 def at_hand(
     nodes: Iterable[Node], cluster: Cluster, access: MemoryAccess, feeds: Collection[Tensor], variables: bool = True
 ) -> set[Tensor]:
-    """The values that no plan of a step sends to another task, wherever their nodes are placed: a search need not charge them.
+    """The values that no plan of a step sends to another task, wherever their nodes are placed: a search charges no transfer.
 
-    Small constants, which each task makes for itself; and values of `variables`, where all tasks are on CPUs and read each other's memory.
-    Of a running cluster it is assumed from its description who does: a search asks before it is known who has to reach whom.
+    These are small constants, which each task makes for itself, and values of `variables` if all tasks are on CPUs and map each other's
+    memory. For a running cluster that is assumed from its description, since a search runs before the tasks are queried.
     """
     found = {n.outputs[0] for n in nodes if is_copied(n)}
     if not isinstance(access, AssumedAccess):

@@ -11,7 +11,7 @@ An accumulator's additions are moved to where their gradients are made
 
 - if this step does nothing else with it: another step takes from it;
 - if all that they take and wait for comes from one task, or is a constant that every task can make for itself;
-- if the sum has a known size that can be reached directly, and is on a CPU, as that task's part of the step is; in a step without
+- if the sum has a known size that can be mapped, and is on a CPU, as that task's part of the step is; in a step without
   loops and branches.
 
 A placement does not change by this, as with one-sided updates (`one_sided_updates.py`).
@@ -56,7 +56,7 @@ def direct_additions(
     feeds: Collection[Tensor],
     most_bytes: int,
 ) -> list[DirectAddition]:
-    """The accumulators to which other tasks could add, were the memory of the one reached by the other.
+    """The accumulators to which other tasks could add if they can map the owners' memory.
 
     Args:
         nodes: what the step runs, inputs first. device_of: where each is placed.

@@ -10,11 +10,11 @@ Nothing that a step computes may depend on whether values are read directly, so 
 
 - The value is that of the variable and nothing else: the place itself, or what reads it, or an Identity of that; without control
   inputs, outside of loops and branches, and not fed. All of these are on the sender's device. It crosses as it is, from a CPU to a CPU.
-- Whatever changes the variable in this step comes later: in the order of the sender's program, and not before the receiver has
-  begun. It reads first of all, so this holds for what takes something that the receiver's program sends, through others or not.
-  (Constants do not count: they may be made where they are used.)
+- Each node that changes the variable in this step runs after the read: it is later in the sender's program, and it depends on something
+  that the receiver sends, directly or through other nodes. The receiver reads before it sends anything. (Constants do not count as
+  sent: they may be copied to where they are used.)
 
-Other steps may change the variable at any time, in both cases; a read is atomic.
+Other steps may change the variable at any time, whether its value is sent or read; a read is atomic.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class DirectRead:
 def direct_reads(
     cut: Partitioned, nodes: Sequence[Node], feeds: Collection[Tensor], most_bytes: int, home: Callable[[Node], str]
 ) -> list[DirectRead]:
-    """The channels of a step that could be read directly, were the memory of one task readable by the other.
+    """The channels of a step that could be read directly if the receiver can map the sender's memory.
 
     Args:
         cut: what each device runs. nodes: what the step runs, inputs first. feeds: tensors that the client gives.
@@ -168,7 +168,7 @@ def place_at(node: Node, device: str) -> Place:
 
 
 def _writers(nodes: Sequence[Node], device: Mapping[Node, str], feeds: Collection[Tensor]) -> dict[Place, list[Node]]:
-    """The nodes of a step that may change each variable; those of which it cannot be told which, by the task alone."""
+    """Variable -> the nodes of a step that may change it; under a task alone: nodes that may change any variable of the task."""
     found: dict[Place, list[Node]] = defaultdict(list)
     for node in nodes:
         if Trait.READS_ONLY in node.opdef.traits or node.type in _HANDS_ON or node not in device:
@@ -199,7 +199,7 @@ def _places(handle: Tensor, device: str) -> set[Place]:
 
 
 def _after(here: str, nodes: Sequence[Node], device: Mapping[Node, str], feeds: Collection[Tensor]) -> set[Node]:
-    """The nodes of other devices that take something from this one, through others or not."""
+    """The nodes of other devices that depend on something from this one, directly or through others."""
     found: set[Node] = set()
     for node in nodes:
         if device.get(node) == here:
@@ -225,7 +225,7 @@ def read_directly(
 
     Args:
         reads: some of `remote_variables`.
-        keep: nodes that run in any case: what the step was asked to run. bypassed: those that do not, as `partition` takes them.
+        keep: nodes that run in any case: targets and fetched nodes. bypassed: those that do not, as `partition` takes them.
     """
     direct = {r.channel.id: r.channel._replace(direct=True) for r in reads}
     if not direct:

@@ -1,22 +1,21 @@
 """One-sided updates: a task runs another task's part of a step in its memory, without a message.
 
-A parameter server's part of a step of training often does nothing but read and change variables. The worker that exchanges with it can do
-that itself where it reaches that memory: then the gradients need not travel, nor does the news that they have been applied, and no thread
-wakes up for it.
+A parameter server's part of a training step often only reads and changes variables. A worker that exchanges values with it can run that
+part itself if it can map the server's memory: then no gradient and no acknowledgement is sent, and no thread wakes up for it.
 
     ps       w ── Identity ── send ──┐                 receive ── Apply ...            ps       (w)
     worker                   receive ┴── MatMul ... ── send                            worker   w ── MatMul ... ── Apply ...
 
 Nothing that a step computes may depend on it, so parts are moved as they are, and whole. A part can be moved
 
-- whose nodes are variables, what reads them and hands their values on, updates by a dense gradient, assignments, and small arithmetic in
+- whose nodes are variables, what reads them and passes their values on, updates by a dense gradient, assignments, and small arithmetic in
   which nothing is random: no queues, accumulators, tables, Python functions, nothing sparse; one of them changes a variable;
 - where each value has a known size that can be read directly;
 - of a task with nothing on a GPU, in a step without loops and branches.
 
-Tasks that exchange with each other go together: to the one task that all of them exchange with besides. Where there are several such
-tasks, none of them could run all of it without asking the others, and it stays. A placement does not change by this: it says where
-a variable lives, and that is where it stays.
+Tasks that exchange values with each other are moved together, to the one other task that they exchange values with. If there are several
+such tasks, the parts stay: none of those could run all of them without messages. The placement does not change: variables stay where
+they are.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class DirectUpdate:
 
     Attributes:
         task: whose part it is. by: the device that could run it.
-        variables: what has to be reached for that: nodes with their places.
+        variables: what it would have to map for that: nodes with their places.
     """
 
     task: str
@@ -68,7 +67,7 @@ def direct_updates(
     most_bytes: int,
     staying: Collection[str] = (),
 ) -> list[DirectUpdate]:
-    """The parts of a step that other tasks could run, were the memory of the one reached by the other.
+    """The parts of a step that other tasks could run if they can map the owners' memory.
 
     Args:
         nodes: what the step runs, inputs first. device_of: where each is placed.
@@ -146,7 +145,7 @@ def _exchanges(
     feeds: Collection[Tensor],
     bypassed: Mapping[Node, tuple[Node, ...]],
 ) -> dict[str, set[str]]:
-    """Of each task those that it exchanges values or news with. `bypassed`: as `control_edges.bypassed_noops` gives it."""
+    """Task -> the tasks that it exchanges messages with. `bypassed`: as `control_edges.bypassed_noops` gives it."""
     neighbours: dict[str, set[str]] = defaultdict(set)
     for node in nodes:
         if node in bypassed:
@@ -161,7 +160,7 @@ def _exchanges(
 
 
 def _groups(tasks: Collection[str], neighbours: Mapping[str, Collection[str]]) -> Iterator[set[str]]:
-    """These tasks, those together that exchange with each other, through others of them or not."""
+    """These tasks, grouped by who exchanges messages with whom, directly or through others of them."""
     left = set(tasks)
     while left:
         group: set[str] = set()

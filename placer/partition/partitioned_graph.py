@@ -26,7 +26,7 @@ class Channel(NamedTuple):  # a tuple, since a chain that changes device at each
         dims: its shape, as far as this plan knows it; () for a control edge.
         relays: the channel whose value this one passes on inside a task, or None.
         loop: name of the loop in which it crosses once per iteration; None: it crosses once per step.
-        paces: whether it stands for no edge of the graph: it tells a sender how far the receiver is
+        paces: whether it carries no edge of the graph, but the progress of the receiver
             (`schedule/pacing.py`).
     """
 
@@ -120,7 +120,7 @@ class Partitioned:
 
     `values` says what each channel carries, by its number: a tensor, or the node of a control edge. `predicated`
     has the nodes that may be dead, each with those of its control inputs that may be: a node of the same
-    device, or the number of the channel that brings the news.
+    device, or the number of the channel that carries it.
     """
 
     partitions: dict[str, Partition]

@@ -137,7 +137,7 @@ class _Pass:
             self.device[i], self.rule[i] = d, Rule.SEARCHED
 
     def _sort_out(self) -> tuple[Flags, Flags]:
-        """Which nodes depend on others of theirs, and which come last."""
+        """Find the nodes whose device depends on their group or input, and those that are placed last."""
         dependent, late = np.zeros(len(self.device), bool), np.zeros(len(self.device), bool)
         dependent[self.groups.shared] = True
         stays: dict[OpDef, bool] = {}

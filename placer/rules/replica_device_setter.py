@@ -193,15 +193,15 @@ class RandomStrategy:
 class BalancedStrategy:
     """Balances the memory and the network traffic of parameter servers together.
 
-    Each variable goes where the fuller of the two, memory or network, stays emptiest: to the task for which
-    `max(bytes stored / all bytes, bytes moved / all bytes moved)`, with the variable, is least; of equals to the one
-    with less of both together, then to the lowest. Round robin gives one server all the large tables when
+    Each variable goes to the task whose larger share, of memory or of traffic, stays smallest with it: the least
+    `max(bytes stored / all bytes, bytes moved / all bytes moved)`; of equal ones to that with the smaller sum of both
+    shares, then to the lowest. Round robin gives one server all the large tables when
     large and small ones alternate; balancing bytes alone gives one server all the small variables, whose messages
     cost the more the more there are.
 
     Every client that builds the same graph gets the same tasks: nothing is random, and the loads are counted for
     each graph by itself, so one strategy (and one setter) may serve many graphs, in any order and from any thread.
-    A node that is asked about again gets the same answer. An optimizer's slot (`w/Adam` of `w`) is where its
+    A second call for a node gives the same task. An optimizer's slot (`w/Adam` of `w`) is where its
     variable is, counts there, and moves nothing.
 
     Args:

@@ -4,8 +4,8 @@ Events of one moment (within 1e-12 s, so that rounding does not split a moment) 
 next; it chooses by rank. So the result depends on nothing but the input. A step takes O((n + E) log n), and a look at all that runs on
 shared machines for each moment.
 
-A device runs ready nodes by rank; or, `in_order`, all its nodes by rank, and waits for each, as the devices of a plan do. Whoever sends
-or receives pays for it with its next node (`Problem.handling`).
+A device runs ready nodes by rank; or, `in_order`, all its nodes by rank, and waits for each, as the devices of a plan do. Sending
+or receiving a message delays a device's next node (`Problem.handling`).
 
 Where machines were measured, two things more are simulated:
 
@@ -167,8 +167,8 @@ def keep(a: Arrays, device: Ints, moved: Ints, same: int, c: Clocks) -> None:
 
 
 @inlined
-def _asks(a: Arrays, c: Clocks, host: int, now: float, cores: float, more: float) -> float:
-    """One thing more (1.0) or fewer (-1.0) asks for a machine's cores; returns the time of the machine's own clock."""
+def _change_demand(a: Arrays, c: Clocks, host: int, now: float, cores: float, more: float) -> float:
+    """One activity more (1.0) or fewer (-1.0) uses a machine's cores; returns the time of the machine's own clock."""
     own = c.machine[:, host]
     own[0] += (now - own[1]) * own[2]
     own[1] = now
@@ -182,20 +182,20 @@ def _asks(a: Arrays, c: Clocks, host: int, now: float, cores: float, more: float
 def _add_active(a: Arrays, c: Clocks, host: int, now: float, takes: float, what: int, end: int, cores: float) -> None:
     k = c.size[2]
     c.active[0, k], c.active[1, k], c.active[2, k] = what, end, host
-    c.active_end[k] = _asks(a, c, host, now, cores, 1.0) + takes
+    c.active_end[k] = _change_demand(a, c, host, now, cores, 1.0) + takes
     c.size[2] += 1
 
 
 @inlined
 def _ends(c: Clocks, k: int) -> float:
-    """When something that runs on a shared machine ends, if nothing begins before."""
+    """When an activity on a shared machine ends, if none begins before."""
     own = c.machine[:, c.active[2, k]]
     return float(own[1] + max(c.active_end[k] - own[0], 0.0) / own[2])
 
 
 @inlined
-def _give(a: Arrays, x: int, at: float, c: Clocks) -> None:
-    """An input of a node is there at a time."""
+def _arrive(a: Arrays, x: int, at: float, c: Clocks) -> None:
+    """Note that an input of a node has arrived at this time."""
     c.data_at[x] = max(c.data_at[x], at)
     c.waiting[x] -= 1
     if c.waiting[x] == 0:
@@ -216,7 +216,7 @@ def _send(
         y = a.value_target[e]
         d = device[y]
         if d == s:
-            _give(a, y, now, c)
+            _arrive(a, y, now, c)
             continue
         if sent[d] != v:
             p, q = a.place[s], a.place[d]
@@ -248,7 +248,7 @@ def _send(
             if travels.shape[1]:
                 travels[0, e], travels[1, e] = leaves, arrives[d]
         if arrives[d] < np.inf:
-            _give(a, y, arrives[d], c)
+            _arrive(a, y, arrives[d], c)
 
 
 @compiled
@@ -295,7 +295,7 @@ def advance(
                 c.active_end[k] = c.active_end[has_ended]
         for k in range(has_ended, size[2]):
             what, end = c.active[0, k], c.active[1, k]
-            _asks(a, c, c.active[2, k], now, a.used[what] if end < 0 else 1.0, -1.0)
+            _change_demand(a, c, c.active[2, k], now, a.used[what] if end < 0 else 1.0, -1.0)
             if end < 0:
                 finish[what] = now
                 size[0] = push(times, codes, size[0], now, np.int64(n + what))
@@ -306,7 +306,7 @@ def advance(
                 travels[1, end] = at
             for e in range(end, a.value_start[what + 1]):
                 if device[a.value_target[e]] == there:
-                    _give(a, a.value_target[e], at, c)
+                    _arrive(a, a.value_target[e], at, c)
         size[2] = has_ended
         while size[0] > 0 and times[0] <= now + MOMENT:
             first = size[1]

@@ -1,7 +1,7 @@
 """Contiguous partitioning: dynamic programming over the split points of an order of items.
 
 In an order of the items, give each device one segment. The best way to do so is found exactly: a state is
-how many devices of each kind are used up and where the last segment ended. Devices that nothing tells apart
+how many devices of each kind are used up and where the last segment ended. Interchangeable devices
 are of one kind. The cost of a segment grows item by item, with a count per value of how many of its items
 are inside, so all segments from one start cost time linear in the pins.
 

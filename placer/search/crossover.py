@@ -2,7 +2,7 @@
 
 Walks that set out from different places find good assignments of different parts of a step. So each of them is cut at many moments, and
 joined with each other one: groups that start before the cut in the first parent go where that has them, the rest where the other has
-them. Devices that nothing tells apart are renamed in the other, so that as many bytes as possible stay on their device at the cut: an
+them. Interchangeable devices are renamed in the other, so that as many bytes as possible stay on their device at the cut: an
 assignment problem. The clock runs all children, each until it is sure to be worse than all parents.
 """
 

@@ -8,16 +8,15 @@ a node or a link took (../profile.py), that counts.
 
 A transfer between tasks also keeps the processors at both ends busy for a while (`HANDLING`): what a device runs next takes so much
 longer. Moves that gain nothing so cost something. Where the machine was measured, a message between two tasks that do nothing else keeps
-each end busy for half of the time that it takes. A task whose kernels touch much (`touched`) finds nothing of what handles messages in
-its caches, and takes longer, up to what was measured for tasks that compute. What remains of a link's latency passes beside. The
-message also wakes a task that waits, and what the tasks of a machine do at once shares its processors.
+each end busy for half of the time that it takes. A task whose kernels touch much memory (`touched`) has evicted the code and data of
+message handling from its caches, and takes longer, up to what was measured for tasks that compute. What remains of a link's latency
+passes beside. The message also wakes a task that waits, and what the tasks of a machine do at once shares its processors.
 
 Memory is what the step keeps on a device for good, the state behind variables, and its values as long as they are needed
 (`memory_penalty.py`). A loop counts as one iteration, and the way back to its next one is left out.
 
-What the client of the step does is left out unless it is asked for: then every task hears of the step, with what is fed to it, over
-the link between the two, and the client has to hear of each task that it has ended, with what was fetched there. Who describes or
-measures that link calls the client `CLIENT`.
+The client of the step costs no time unless `fetches` are given. Then it sends each task a message with the task's feeds, over the link
+between the two, and waits for a message from each task with the fetches. Described and measured links name the client `CLIENT`.
 
 Where the cluster has a machine's profile (../cluster/calibration.py), the times of its processors and of messages between its tasks are
 those of the profile (../cost/launches.py). A node that a search may place counts as a kernel by itself; for a plan, `times` has what
@@ -61,7 +60,7 @@ class Speed(NamedTuple):
 
 
 TYPICAL_CPU = Speed((5e10,) * len(Work), 1e10, 2e-6)  # a core complex of a server, rounded
-CALIBRATED = Speed((), 0.0, 0.0)  # stands for the class of processors whose times a profile tells
+CALIBRATED = Speed((), 0.0, 0.0)  # stands for the class of processors whose times a profile has
 BETWEEN_TASKS = (50e-6, 1e9)  # seconds, bytes per second: ZeroMQ over loopback, with serialising
 WITHIN_TASK = (5e-6, 1e10)
 ONE_SIDED_READ = (2e-6, 1e10)  # seconds, bytes per second: a copy from another task's memory
@@ -108,7 +107,7 @@ def step_problem(
         narrow: whether float32 values cross between devices as bfloat16.
         contended: whether transfers over the same link wait for each other.
         fetches: what the client takes; None: what it gives and takes costs no time.
-        sizes: of values in this plan; None: as far as the graph tells them.
+        sizes: of values in this plan; None: those that the graph knows.
         at_hand: values that are not sent, wherever they are made and used (`partition/one_sided_access.at_hand`).
         times: seconds and cores of each node in its plan, where they are known: a GPU's keep 0 cores busy.
         touched: device -> bytes that its kernels touch in this plan; None: all is in its caches.

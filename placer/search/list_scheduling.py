@@ -18,7 +18,8 @@ from .heaps import pop, push
 from .jit import one_pass
 from .types import Arrays, Flags, Floats, Ints
 
-ASKS = 8  # times at most that m-ETF asks a node when it could start; then it takes its turn
+MOST_DELAYS = 8
+"""How often m-ETF puts a ready node back because it could start later than another one."""
 CORES = 256  # a device that runs more nodes at once than this is taken to run this many
 
 
@@ -42,7 +43,7 @@ def list_schedule(
     for d in range(devices):
         base[d + 1] = base[d] + min(a.slots[d], CORES)
     core_free = np.zeros(base[devices])
-    finish, waiting, asked = np.zeros(n), np.empty(n, np.int32), np.zeros(n, np.int8)
+    finish, waiting, delays = np.zeros(n), np.empty(n, np.int32), np.zeros(n, np.int8)
     by_rank = np.empty(n, np.int32)
     for i in range(n):
         by_rank[rank[i]] = i
@@ -82,8 +83,8 @@ def list_schedule(
                 best_start = end
         if chosen < 0:
             return False
-        if earliest and best > key and size > 0 and best > times[0] and asked[x] < ASKS:
-            asked[x] += 1
+        if earliest and best > key and size > 0 and best > times[0] and delays[x] < MOST_DELAYS:
+            delays[x] += 1
             size = push(times, codes, size, best, np.int64(rank[x]))  # others took its place meanwhile: ask again
             continue
         if where[u] < 0:

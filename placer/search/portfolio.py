@@ -14,8 +14,8 @@ or many new beginnings have brought nothing.
 
 Work is counted, not timed: one evaluation or move has a stated price in seconds, about what it takes on a
 common processor. So the same problem with the same seed gives the same answer on any machine, busy or not,
-and `budget_s` is met only roughly. Who needs a limit in time stops `improvements` by a clock of his own:
-the best answer so far is always at hand, the first within a second.
+and `budget_s` is met only roughly. A caller with a limit in time stops reading
+`improvements` when it is over: each answer is better than those before, and the first comes within a second.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class _Search:
             yield from self._rounds()
         if self.history:
             yield self._solution()  # what was proven may have come after what was found
-            self._tell()
+            self._report()
 
     # -- keeping the best ----------------------------------------------------------------------------------
 
@@ -215,14 +215,14 @@ class _Search:
                 self.value, self.best = value, where.copy()
                 self.history.append(Found(by, value, time.perf_counter() - self.started))
                 yield self._solution()
-                self._tell()
+                self._report()
 
     def _remember(self, value: float, where: Ints) -> None:
         if all(abs(value - other) > 1e-6 * value for other, _ in self.pool):
             self.pool = sorted([*self.pool, (value, where.copy())], key=lambda entry: entry[0])[:POOL]
 
-    def _tell(self) -> None:
-        """Tell the watcher, if there is one, what was found last."""
+    def _report(self) -> None:
+        """Pass the best answer to the watcher, if there is one."""
         if self.show is not None:
             spent = min(1.0, max(0.0, 1 - self.left / self.whole)) if self.whole else 1.0
             self.show(self._solution(), spent, self.exact)
@@ -330,7 +330,7 @@ class _Search:
                         yield f"{by} on {coarse.nodes} items", where[label]
 
     def _lists_of_large(self) -> Iterator[tuple[str, Ints]]:
-        """The same where an evaluation is dear: a merged problem tells which of its lists are worth one."""
+        """The same where an evaluation is costly: only the lists that are best on a merged problem get one."""
         p = self.problem
         with ThreadPoolExecutor(2) as pool:  # loops run side by side, as they hold no lock
             slow = pool.submit(lambda: list(self._listed(p, "m-etf")))
@@ -412,7 +412,7 @@ class _Search:
                     if chain.idle == PATIENCE:
                         idle, gained = 0 if self.value < gained else idle + 1, self.value
                 chains = [c for c in chains if c.idle < PATIENCE]
-                self._tell()
+                self._report()
 
     def _chain(self, number: int) -> Chain:
         """A chain that sets out from the best, or, every other one after the first few, from a start.
@@ -472,7 +472,7 @@ class _Search:
 
 
 class _Kinds:
-    """Devices that nothing tells apart, as one kind.
+    """Kinds of devices: those of a kind are interchangeable.
 
     Attributes:
         of: (D,) the kind of each device. first: (Q,) its first device. count: (Q,) how many it has.

@@ -248,8 +248,8 @@ class _Reader:
         self._predicated.append((self._node_number(node), controls))
 
     def _take_access(self, record: records.Access) -> None:
-        found, reached, refused = record.access
-        self._access = OneSidedAccess(found, reached, tuple(Refusal(*r) for r in refused))
+        found, used, refused = record.access
+        self._access = OneSidedAccess(found, used, tuple(Refusal(*r) for r in refused))
 
     def _take_solution(self, record: records.Solution) -> None:
         assignment = np.array([_below(d, len(self._devices)) for d in record.solution], np.int32)

@@ -68,7 +68,7 @@ class Block(Struct):
 
 
 class Demand(Struct):
-    """What is asked of some nodes' device: the request, the candidates, which that match are none and why, what was given up."""
+    """A demand on the device of some nodes: the request, the candidates, the refused devices by reason, the dropped fields."""
 
     demand: tuple[str, tuple[Index, ...], tuple[tuple[str, tuple[Index, ...]], ...], str]
 
