@@ -22,7 +22,7 @@ from .backend import Backend
 from .fusion.epilogue import EpilogueKernel
 from .fusion.fuse import Fusion
 from .fusion.optimizer_loops import writes_in_place
-from .gpu.ir import CompiledCall, Target
+from .gpu.ir import CompiledCall, Routine, Target
 from .ir.fused_kernel import FusedKernel, inputs_of, nodes_of, outputs_of
 from .ir.index_maps import LOOKUPS
 from .ir.partition import PartitionGraph, PartitionStep, node_of
@@ -99,16 +99,28 @@ class KernelInfo:
             from .cpu.kernels.fused import source_for  # loads the CPU code generator
 
             return source_for(self.group).text
-        if isinstance(self.group, EpilogueKernel):
-            from .gpu.backend import likely_source  # loads the GPU compiler
+        return self._likely.text if self._likely else "no kernel for these types and sizes: its parts run one by one"
 
-            return likely_source(self.group, Target(self.gpu.architecture), self.tf32)
+    @cached_property
+    def schedule(self) -> str:
+        """How its loops run, as text. A GPU kernel's schedule depends on sizes; unknown sizes count as 1024."""
+        return str(self.group.schedule or self._likely or "")
+
+    @cached_property
+    def _likely(self) -> Routine | None:
+        """What a GPU likely launches."""
+        if self.gpu is None:
+            return None
+        if isinstance(self.group, EpilogueKernel):
+            from .gpu.backend import likely_routine  # loads the GPU compiler
+
+            return likely_routine(self.group.anchor, Target(self.gpu.architecture), self.tf32, self.group.tile_loops)
         from .gpu.emit.launches import fused  # loads the GPU compiler
 
         sizes = [1024 if d is None else d for d in self.group.sizes]
-        joined = [math.prod(sizes[a] for a in part) for part in self.group.parts]
-        first = fused(self.group.loops, joined, elements=1024)[0]
-        return "\n\n".join(launch.kernel.text for launch in first.launches)
+        return fused(self.group.loops, [math.prod(sizes[a] for a in part) for part in self.group.parts], elements=1024)[
+            0
+        ]
 
     @property
     def seconds(self) -> float | None:
@@ -119,7 +131,7 @@ class KernelInfo:
 
     def __str__(self) -> str:
         took = "" if self.seconds is None else f", at least {self.seconds * 1e6:.3g} µs"
-        schedule = "" if self.group.schedule is None else f"\n  {self.group.schedule}"
+        schedule = f"\n  {self.schedule}" if self.schedule else ""
         return f"kernel {self.number}: {_does(self)}{took}\n  {', '.join(self.nodes)}{schedule}"
 
 
@@ -361,6 +373,14 @@ class DeviceKernels:
         kept = [n for n in nodes if n is not None and n.type not in ("Const", "Placeholder")]
         return [n for n in kept if n.name not in joined]
 
+    def _schedule(self, node: Node) -> str:
+        """How a node that is not fused runs on a GPU, as text; empty: not by kernels of its own."""
+        if self.gpu is None:
+            return ""
+        from .gpu.backend import likely_routine  # loads the GPU compiler
+
+        return str(likely_routine(node, Target(self.gpu.architecture), self.tf32) or "")
+
     def __iter__(self) -> Iterator[KernelInfo]:
         return iter(self.kernels)
 
@@ -456,7 +476,9 @@ class DeviceKernels:
         rest = [n for n in self.calls if n.name not in compiled]
         if rest:
             lines.append("not fused:")
-            lines += [f"  {n.name} ({n.type})" + _because(self.reasons.get(n.name, "")) for n in rest]
+            lines += [
+                f"  {n.name} ({n.type})" + _because(self._schedule(n) or self.reasons.get(n.name, "")) for n in rest
+            ]
         at_least, about = ("", "") if self.memory.exact else ("at least ", " (some sizes are dynamic)")
         lines.append(f"peak memory: {at_least}{_bytes(self.peak_bytes)}{about}")
         lines.append("compiler passes: " + ", ".join(self.passes))

@@ -21,13 +21,13 @@ import numpy as np
 
 from ...graph.core.dtypes import FLOATS
 from ...graph.core.gpu_models import MATRIX_OPS
-from ...graph.core.graph import Node
+from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import Trait
 from ...graph.core.settings import setting
 from ...graph.core.shape import element_count
 from ...graph.resources.resource_manager import Context
 from ..backend import ContextOf
-from ..fusion.epilogue import Edge, EpilogueKernel, operands_of
+from ..fusion.epilogue import Edge, EpilogueKernel
 from ..fusion.optimizer_loops import update_of
 from ..ir.fused_kernel import FusedKernel, KernelSizes
 from ..ir.loop_nest import TileLoops
@@ -43,7 +43,7 @@ from .bind.rows import ROW_MAKERS
 from .collectives import collective_kernel
 from .driver.device import Device
 from .driver.ipc import Lends
-from .ir import Choice, Shape, Target, Template
+from .ir import Choice, Routine, Shape, Target, Template
 from .kernels import FusedGpuKernel, GpuContext, GpuKernel
 from .residency import HostKernel, ShapeKernel, SmallHostKernel, lives_on_device
 from .variables import AssignKernel, OptimizerUpdate, sparse_kernel
@@ -156,19 +156,38 @@ def state_kernel(gpu: GpuContext, node: Node, context: Context, fallback: HostKe
     return OptimizerUpdate(gpu, node, places, gradient, loops, fallback) if dtype in FLOATS else None
 
 
-def likely_source(group: EpilogueKernel, target: Target, tf32: bool) -> str:
-    """The likely kernel's text, for sizes as far as they are known (others are taken to be 1024)."""
-    template = template_of(group.anchor, target, group.tile_loops, tf32)
-    if template is None:
-        return f"no kernel for {group.anchor.type} of these types: its parts run one by one"
-    shapes = [tuple(1024 if d is None else d for d in t.dims or ()) for t in operands_of(group.anchor)[0]]
-    looked = [tuple(1024 if d is None else d for d in group.anchor.outputs[0].dims or ())] * len(
-        operands_of(group.anchor)[1]
-    )
-    choice = template.choose(shapes, looked)
-    if choice is None:
-        return "sizes that are not known yet decide"
-    return "\n\n".join(launch.kernel.text for launch in choice.candidates[0].launches)
+def likely_routine(node: Node, target: Target, tf32: bool, edges: Sequence[TileLoops | None] = ()) -> Routine | None:
+    """The likely best kernels of a node that has a template, for its sizes as far as they are known (others are taken to be 1024).
+
+    None: it runs on the host, has no template for these types, or sizes that are not known yet decide. The other arguments are those of
+    `template_of`.
+    """
+    template = template_of(node, target, edges, tf32)
+    tensors = (*node.inputs, *node.outputs)
+    if template is None or any(t.dims is None for t in tensors) or not _may_live_on_device(tensors):
+        return None
+    order = template.order or tuple(range(len(node.inputs)))
+
+    def shape(tensor: Tensor) -> Shape:
+        return tuple(1024 if d is None else d for d in tensor.dims or ())
+
+    def value(tensor: Tensor) -> Shape:
+        if tensor.op.type == "Const":
+            return tuple(np.ravel(tensor.op.attrs["value"]).tolist())
+        return shape(tensor.op.inputs[0] if tensor.op.type == "Shape" else node.outputs[0])
+
+    given = [node.inputs[i] for i in order]
+    loaded, looked = given[: template.inputs], given[template.inputs :]
+    try:
+        choice = template.choose(list(map(shape, loaded)), list(map(value, looked)))
+    except (ValueError, IndexError):  # sizes that are not known do not fit one another
+        return None
+    return None if choice is None else choice.candidates[0]
+
+
+def _may_live_on_device(tensors: Sequence[Tensor]) -> bool:
+    """Whether some of them do: a kernel of others runs on the host."""
+    return any(lives_on_device(t.dtype.base, element_count(t.dims)) for t in tensors)
 
 
 _VIEWS = frozenset(("Reshape", "ExpandDims", "Squeeze"))
@@ -217,7 +236,7 @@ class CudaBackend:
             template = with_edges(group, self.gpu.device.target, self.gpu.tf32)
             return apart if template is None else GpuKernel(self.gpu, group.nodes[-1].name, given, template, apart)
         tensors = (*group.inputs, *group.outputs)
-        if not any(lives_on_device(t.dtype.base, element_count(t.dims)) for t in tensors):
+        if not _may_live_on_device(tensors):
             return SmallHostKernel(self._host.fused(group, context_of))
         return FusedGpuKernel(self.gpu, group, context_of)
 
@@ -235,7 +254,7 @@ class CudaBackend:
         if node.type in _OF_SHAPES:
             return SmallHostKernel(plain)
         tensors = (*node.inputs, *node.outputs)
-        if context is None and not any(lives_on_device(t.dtype.base, element_count(t.dims)) for t in tensors):
+        if context is None and not _may_live_on_device(tensors):
             return SmallHostKernel(plain)
         if context is not None:
             return state_kernel(self.gpu, node, context, HostKernel(plain)) or HostKernel(plain)

@@ -310,6 +310,11 @@ class Routine:
     launches: tuple[Launch, ...]
     scratch: tuple[Scratch, ...] = ()
 
+    @property
+    def text(self) -> str:
+        """The texts of its kernels."""
+        return "\n\n".join(launch.kernel.text for launch in self.launches)
+
     def __str__(self) -> str:
         return "; then ".join(dict.fromkeys(map(str, self.launches)))
 

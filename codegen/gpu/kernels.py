@@ -19,6 +19,7 @@ import numpy as np
 from ...graph.core.dtypes import as_dtype, resource
 from ...graph.core.errors import InternalError
 from ...graph.core.graph import Tensor
+from ...graph.core.settings import setting
 from ...graph.resources.variable import VariableState
 from ..backend import ContextOf
 from ..check import agree, compare_fused
@@ -219,6 +220,9 @@ class GpuKernel:
                 except (CudaError, NotSuitableError) as e:
                     self._left_out(e)
                     return None  # none could be launched
+        if setting("DOVETAIL_PASSES"):
+            sizes = ", ".join(f"{n}={v}" for n, v in choice.sizes.items())
+            logger.warning("%s for %s: %s, of %d candidates", self.label, sizes, measured[best], len(choice.candidates))
         others: list[Callable[[], Callable[..., None]]] = [
             partial(load, c) for c in choice.candidates if c is not measured[best]
         ]

@@ -75,7 +75,7 @@ SETTINGS = {
         Setting(
             "DOVETAIL_PASSES",
             0,
-            "1: log what each compiler pass makes of a device's partition",
+            "1: log what each compiler pass makes of a device's partition, and the schedule of each kernel of a GPU when it is chosen",
         ),
         Setting(
             "DOVETAIL_VERIFY_PASSES",

@@ -3,6 +3,7 @@
 Kernels run in Triton's interpreter, and as late as they may (`tests/gpu/gpu_backends.py`).
 """
 
+import re
 import time
 
 import numpy as np
@@ -39,6 +40,18 @@ def test_gpus_are_found_and_may_be_left_out(two_gpus, monkeypatch):
 
 
 # --- programs --------------------------------------------------------------------------------------------------------
+
+
+def test_the_log_of_passes_says_which_schedule_runs(fake, monkeypatch, caplog):
+    monkeypatch.setenv("DOVETAIL_PASSES", "1")
+    with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
+        x = dt.placeholder(dt.float32, [None, 128])
+        y = dt.nn.softmax(x, name="shares")
+    with dt.Session(graph=graph) as session:
+        session.run(y, {x: matrix(3, 128)})
+    assert re.search(
+        r"shares for n0=3, n1=128.*: tiles of \d+x128, whole rows, \d+ warps?, of \d+ candidates", caplog.text
+    )
 
 
 def test_a_small_step_launch_by_launch(fake):

@@ -97,6 +97,23 @@ def test_kernels_of_a_real_gpu_are_triton_s(graph: dt.Graph) -> None:
     assert any("import triton" in k.source for k in kernels)
 
 
+def test_schedules_of_a_gpu_are_shown() -> None:
+    """Of fused kernels, of products with what is fused with them, and of nodes with templates; unknown sizes count as 1024."""
+    with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
+        x = dt.placeholder(dt.bfloat16, [None, 4096], name="x")
+        w = dt.placeholder(dt.bfloat16, [4096, 4096], name="w")
+        y = dt.matmul(dt.nn.relu(dt.matmul(x, w), name="active"), w, name="product")
+        dt.group(dt.nn.softmax(y, name="shares"), dt.nn.top_k(y, 5)[0], dt.shape(y)[:1] + 1, name="all")
+    plan = dt.place(graph, {"worker": 1}, fetches="all", devices=GPU, master="/job:worker/task:0")
+    text = str(plan.kernels("gpu:0"))
+    tiles = "tiles of 128x256x64, 8 warps, 4 stages, by the copy engine"
+    assert f"\n  MatMul, active\n  {tiles}\n" in text
+    assert f"\n  product (MatMul): {tiles}\n" in text
+    assert "\n  shares\n  tiles of 1x4096, whole rows, 8 warps\n" in text
+    assert "(TopKV2): tiles of 1x4096, whole rows, 8 warps\n" in text
+    assert "Shape (Shape): tiles" not in text and "add" not in text.partition("tiles")[0], "these are the host's"
+
+
 def test_why_two_nodes_are_not_in_one_kernel(graph: dt.Graph) -> None:
     plan = plan_of(graph)
     assert plan.why_not_fused("squash", "probabilities") == "'squash' and 'probabilities' are both in kernel 1"
