@@ -1,7 +1,6 @@
 """The values of a CPU kernel as Python expressions: an element's index, its name, and its computation.
 
-`nest` decides how loops follow one another, `blocks` what is computed before the innermost one. Here is what one element is, wherever
-the loops are.
+`rows`, `columns` and `loops` write the loops. Here is what one element is, wherever they are.
 """
 
 from __future__ import annotations

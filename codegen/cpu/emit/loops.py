@@ -1,4 +1,4 @@
-"""The innermost loops of CPU kernels, and what is computed in blocks of their axis before them.
+"""The loops of CPU kernels; what is computed in blocks of the innermost axis before its loop; nests without reductions.
 
     random numbers      one counter gives four neighbours, so a block of them is computed at once, as vectors
     running sums        along rows: the summands are computed as vectors, the sums step by step, and their users as vectors again
@@ -9,11 +9,12 @@ A block has `CpuSchedule.block` elements at most and stays in the first cache; r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TypeAlias
 
-from ...ir.loop_nest import Value
+from ...ir.loop_nest import READS, Value
 from ...ir.schedule import CpuSchedule
-from .expr import Array, ElementWriter, combine, start_of
+from .expr import Array, ElementWriter, combine, literal, start_of
 
 Ends: TypeAlias = tuple[str, str]
 """Where a loop starts and ends, as expressions."""
@@ -160,3 +161,41 @@ class LoopWriter:
         """From here on, read saved values from their arrays, at this index."""
         for number, array in self.saved.items():
             self.element.known[number] = array.load(place)
+
+
+def write_pointwise(writer: LoopWriter) -> None:
+    """Nothing is reduced."""
+    element, loops = writer.element, writer.loops
+
+    def body() -> None:
+        for number, v in enumerate(loops.values):
+            if v.op in READS and v.data < element.in_place:
+                element.value(number)  # before it is overwritten
+        for output in range(len(loops.stores)):
+            element.put(output)
+
+    if not loops.reduced:
+        body()
+        return
+    inner = partial(writer.prepared, writer.ends(writer.along), [s.value for s in loops.stores], body)
+    element.nest([writer.header(a) for a in loops.kept_axes[:-1]], inner)
+
+
+def write_table(writer: LoopWriter) -> None:
+    """Sums into the rows of a table: the call for rows lo to hi scans all inputs, and adds the elements of these rows."""
+    element, loops = writer.element, writer.loops
+    ((store,), (table,)) = loops.stores, element.targets
+    assert store.row is not None
+    width = " * ".join(f"n{a}" for a in store.axes) or "1"
+    zero = literal(0, loops.values[store.value].dtype)
+    element.nest([f"for k in range(lo * {width}, hi * {width}):"], lambda: element.line(table.store("k", zero)))
+    placed = loops.values[store.row].axes
+    rest = [a for a in range(len(loops.reduced)) if a not in placed]
+
+    def row(number: int) -> None:
+        name, body = element.value(number), partial(element.put, 0)
+        if rest:
+            body = partial(writer.prepared, writer.ends(writer.along), [store.value], body)
+        element.nest([f"if lo <= {name} < hi:", *map(writer.header, rest[:-1])], body)
+
+    element.nest(map(writer.header, placed), partial(row, store.row))

@@ -18,11 +18,12 @@ from functools import cache
 
 from ....graph.core.dtypes import DType, float32, float64, int32, int64
 from ...ir.loop_nest import READS, LoopNest, LoopNestBuilder, Value
-from ...ir.schedule import CpuSchedule
-from .expr import NARROW, SHORT, type_of
+from ...ir.schedule import CpuLoops, CpuSchedule
+from .columns import ColumnWriter
+from .expr import NARROW, SHORT, ElementWriter, type_of
 from .instantiate import versions
-from .nest import write_nest
-from .rows import total_type
+from .loops import LoopWriter, write_pointwise, write_table
+from .rows import RowWriter, total_type
 
 HEADER = '@njit(SIGNATURE, nogil=True, no_cfunc_wrapper=True, error_model="numpy", cache=True)\ndef kernel('
 """How the function in a kernel's text begins."""
@@ -67,7 +68,18 @@ def numba_source(loops: LoopNest, schedule: CpuSchedule, made_for: str = "", in_
     """
     described = "\n".join(f"#   {line}" for line in str(loops).splitlines())
     loops, legal = _legal(loops, schedule)
-    writer = write_nest(loops, legal, in_place)
+    assert not (in_place and any(loops.reduced)), "a reduction reads again what is overwritten"
+    element = ElementWriter(loops, in_place, pieces=schedule.has_pieces)
+    writer = LoopWriter(element, legal)
+    match schedule.loops:
+        case CpuLoops.POINTWISE:
+            write_pointwise(writer)
+        case CpuLoops.ROWS:
+            RowWriter(writer).write()
+        case CpuLoops.COLUMNS:
+            ColumnWriter(writer).write()
+        case CpuLoops.TABLE:
+            write_table(writer)
     used = sorted({SHORT[v.dtype.name] for v in loops.values} - {"boolean"})
     widths = [
         f"{short} = np.{name}"
@@ -75,7 +87,7 @@ def numba_source(loops: LoopNest, schedule: CpuSchedule, made_for: str = "", in_
         if (short in used or short == "f64") and name not in ("float16", "bfloat16")
     ]
     draws = any(v.op == "random" for v in loops.values)
-    partial = {r: total_type(loops.values[r]) for r in writer.parts}
+    partial = {r: total_type(loops.values[r]) for r in element.parts}
     arrays = [(f"in{i}", v.dtype, ", readonly=True") for i, v in enumerate(loops.loads)]
     arrays += [(f"out{i}", loops.values[s.value].dtype, "") for i, s in enumerate(loops.stores)]
     arrays += [(f"part{r}", dtype, "") for r, dtype in partial.items()] + [("done", int64, "")] * bool(partial)
@@ -103,7 +115,8 @@ def numba_source(loops: LoopNest, schedule: CpuSchedule, made_for: str = "", in_
             f"{HEADER}{', '.join([*(name for name, *_ in arrays), *numbers])}):",
             "    m.wide_vectors()",
             *([f"    n{schedule.along} = {schedule.unrolled}"] if schedule.unrolled else []),
-            *writer.lines,
+            *element.scratch,
+            *element.lines,
             "",
         ]
     )

@@ -11,8 +11,7 @@ kernel the operation would end the region; so it gets one when it becomes part o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -25,8 +24,8 @@ from ...backend import ContextOf
 from ...check import compare_fused
 from ...fusion.fuse import fuse
 from ...fusion.op_rules import rule_of
-from ...ir.fused_kernel import FusedKernel
-from ...ir.loop_nest import READS, NotFusibleError
+from ...ir.fused_kernel import FusedKernel, KernelSizes
+from ...ir.loop_nest import READS, LoopNest, NotFusibleError
 from ...ir.partition import PartitionGraph
 from ...ir.program import Kernel
 from ...ir.schedule import CpuLoops, CpuSchedule
@@ -39,18 +38,6 @@ from .node import PlannedKernel, RecordableKernel
 from .rows import ranges_of_rows
 
 STRIP = 512  # columns that a range of columns should have: memory is fast along rows
-
-
-@dataclass(frozen=True, slots=True)
-class _Launch:
-    """What a kernel's launcher knows of the shapes of its inputs."""
-
-    sizes: tuple[int, ...]
-    ranges: Ranges
-    outputs: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]  # shape and type
-    limits: tuple[tuple[int, int], ...]  # (input, what its numbers must be below, and not negative)
-    below: tuple[tuple[int, int], ...]  # (input, what its numbers must be below): negative ones are left out
-    pieces: int  # pieces of the reduction, each with a partial result
 
 
 class CpuFusedKernel(PlannedKernel):
@@ -113,20 +100,22 @@ class CpuFusedKernel(PlannedKernel):
         if any(x.dtype != dtype for x, dtype in zip(given, types, strict=True)):
             raise NotPlannableError("an array of another type")
         values = {at: np.ravel(planner.known(inputs[self._loaded + at])).tolist() for at in self._assumed}
-        launch = launch_of(self.group, [x.shape for x in given], self._threads, self.source.schedule, values)
-        if launch is None:
+        sized = self.group.sized([x.shape for x in given], values)
+        if sized is None:
             raise NotPlannableError("sizes that fusion did not foresee")
-        for i, limit in launch.limits:
-            planner.check(given[i], limit)
-        for i, limit in launch.below:
-            planner.check(given[i], limit, LEAST)
-        outputs = [planner.empty(shape, dtype) for shape, dtype in launch.outputs]
-        arrays = given + outputs
-        if self.source.partial:
-            arrays += [planner.empty((launch.pieces,), dtype.np) for dtype in self.source.partial]
+        for i, axis in self.group.ranges:
+            planner.check(given[i], sized.space[axis])
+        for table, rows in self.group.lookups:
+            planner.check(given[rows], given[table].shape[0])
+        for output, rows, _ in self.group.tables:
+            planner.check(given[rows], sized.rows[output], LEAST)  # negative ones are left out
+        outputs = [planner.empty(shape, dtype) for shape, dtype in sized.outputs]
+        arrays, ranges = given + outputs, ranges_for(self.group.loops, self.source.schedule, sized, self._threads)
+        if self.source.partial:  # a result for each piece
+            arrays += [planner.empty((ranges[-1][1],), dtype.np) for dtype in self.source.partial]
             arrays.append(planner.empty((1,), np.dtype(np.int64)))
             planner.clear(arrays[-1])
-        planner.share(function, [*arrays, *launch.sizes], launch.ranges, self._threads)
+        planner.share(function, [*arrays, *sized.loops], ranges, self._threads)
         return outputs
 
     def _compare(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
@@ -142,35 +131,17 @@ def source_for(group: FusedKernel) -> NumbaSource:
     return source_of(group.loops, group.schedule or schedule_of(group.loops, group.joined_sizes()))
 
 
-# --- shapes ----------------------------------------------------------------------------------------------------------
-
-
-def launch_of(
-    group: FusedKernel,
-    shapes: Sequence[tuple[int, ...]],
-    threads: int,
-    schedule: CpuSchedule,
-    values: Mapping[int, Sequence[int]],
-) -> _Launch | None:
-    """What to launch for inputs of these shapes; None when they are not as fusion assumed. `values`: see `FusedKernel.sized`."""
-    sized = group.sized(shapes, values)
-    if sized is None:
-        return None
-    joined = sized.loops
-    limits = tuple((i, sized.space[axis]) for i, axis in group.ranges)
-    limits += tuple((rows, shapes[table][0]) for table, rows in group.lookups)
-    pieces = max(1, -(-joined[0] // schedule.tile)) if schedule.has_pieces else 0
-    time = nanoseconds(group.loops, joined)
+def ranges_for(loops: LoopNest, schedule: CpuSchedule, sized: KernelSizes, threads: int) -> Ranges:
+    """The ranges of a kernel's work, for these sizes."""
+    sizes, time = sized.loops, nanoseconds(loops, sized.loops)
     if schedule.loops is CpuLoops.TABLE:
-        width = math.prod(joined[a] for a in group.loops.stores[0].axes)
-        ranges = ranges_of_rows(sized.rows[0], width, time, threads)
-    elif schedule.shared is None:
-        ranges = ((0, 0),)
-    else:
-        is_along = schedule.loops is CpuLoops.COLUMNS and schedule.shared == len(joined) - 1
-        ranges = ranges_of(pieces or joined[schedule.shared], time, threads, STRIP if is_along else 1)
-    below = tuple((placed, sized.rows[output]) for output, placed, _ in group.tables)
-    return _Launch(joined, ranges, sized.outputs, limits, below, pieces)
+        return ranges_of_rows(sized.rows[0], math.prod(sizes[a] for a in loops.stores[0].axes), time, threads)
+    if schedule.shared is None:
+        return ((0, 0),)
+    if schedule.has_pieces:
+        return ranges_of(max(1, -(-sizes[0] // schedule.tile)), time, threads)
+    is_along = schedule.loops is CpuLoops.COLUMNS and schedule.shared == len(sizes) - 1
+    return ranges_of(sizes[schedule.shared], time, threads, STRIP if is_along else 1)
 
 
 # --- single nodes in regions ----------------------------------------------------------------------------------------

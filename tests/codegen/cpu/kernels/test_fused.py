@@ -13,7 +13,7 @@ from reference_interpreter import Interpreter, execution_order
 import dovetail as dt
 from dovetail.codegen.check import agree
 from dovetail.codegen.cpu.backend import NumbaBackend
-from dovetail.codegen.cpu.kernels.fused import CpuFusedKernel, launch_of
+from dovetail.codegen.cpu.kernels.fused import CpuFusedKernel, ranges_for
 from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.ir.fused_kernel import FusedKernel
 from dovetail.codegen.ir.partition import PartitionGraph
@@ -238,9 +238,10 @@ def test_the_result_does_not_depend_on_the_number_of_threads() -> None:
             results = [CpuFusedKernel(group, threads=n, compile_first=True)(*[value] * len(group.inputs), *[
                 t.op.attrs["value"] for t in group.shapes
             ]) for n in (1, 2, 3)]  # fmt: skip
-            launch = launch_of(group, [value.shape], 3, CpuFusedKernel(group).source.schedule, {})
-            assert launch is not None
-            assert len(launch.ranges) > 1
+            sized = group.sized([value.shape], {})
+            assert sized is not None
+            ranges = ranges_for(group.loops, CpuFusedKernel(group).source.schedule, sized, 3)
+            assert len(ranges) > 1
             for other in results[1:]:
                 np.testing.assert_array_equal(other, results[0])
 
@@ -256,9 +257,10 @@ def test_all_there_is_is_reduced_in_pieces_that_threads_share(dtype: Any) -> Non
         for size in (0, 1, REDUCED_PIECE - 1, REDUCED_PIECE, REDUCED_PIECE + 1, 10 * REDUCED_PIECE + 5):
             value = numbers(rng, [size], dtype)
             results = [CpuFusedKernel(group, threads=n, compile_first=True)(value) for n in (1, 2, 3)]
-            launch = launch_of(group, [value.shape], 3, CpuFusedKernel(group).source.schedule, {})
-            assert launch is not None
-            assert len(launch.ranges) > 1 or size <= REDUCED_PIECE + 1
+            sized = group.sized([value.shape], {})
+            assert sized is not None
+            ranges = ranges_for(group.loops, CpuFusedKernel(group).source.schedule, sized, 3)
+            assert len(ranges) > 1 or size <= REDUCED_PIECE + 1
             for other in results[1:]:
                 for mine, theirs in zip(other, results[0], strict=True):
                     np.testing.assert_array_equal(mine, theirs)
@@ -277,7 +279,7 @@ def test_a_shape_that_fusion_did_not_foresee_runs_on_numpy() -> None:
         x, y = dt.placeholder(dt.float32, [None, 3]), dt.placeholder(dt.float32, [None, 3])
         fused = Fused([(x + y) * 2.0], [x, y])
         a, b = np.ones((5, 3), np.float32), np.ones((1, 3), np.float32)
-        assert launch_of(fused.kernels[0].group, [a.shape, b.shape], 1, fused.kernels[0].source.schedule, {}) is None
+        assert fused.kernels[0].group.sized([a.shape, b.shape], {}) is None
         np.testing.assert_array_equal(fused.run({x: a, y: b})[0], (a + b) * 2)
 
 
