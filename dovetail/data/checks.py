@@ -41,7 +41,7 @@ def need_tensors(components: Sequence[Component], what: str) -> None:
 
 
 def dims_of_shape(shape: Any, late: list[Tensor], dims: Dims) -> Any:
-    """Sizes to fill up to, None for the largest; "given" for a tensor that only a step will tell, which goes to `late`.
+    """Sizes to fill up to, None for the largest; "given" for a tensor whose value only a step has, which goes to `late`.
 
     Raises:
         TypeError: they are no whole numbers. ValueError: they are no list, or elements of `dims` do not fit.

@@ -79,8 +79,8 @@ class Function:
             except OutOfRangeError as e:
                 if ends:
                     raise
-                told = f"Function invocation produced OutOfRangeError: {e.message}"
-                raise InvalidArgumentError.of(told) from None
+                text = f"Function invocation produced OutOfRangeError: {e.message}"
+                raise InvalidArgumentError.of(text) from None
             return [as_array(v, t) for v, t in zip(found, types, strict=False)]
 
         return run

@@ -29,7 +29,7 @@ class Steps(Generic[T]):
         return self._step()
 
     def close(self) -> None:
-        """End it, and let go of the walks that it takes from."""
+        """End the walk, and release the walks that it takes elements from."""
         self._step = None
 
 

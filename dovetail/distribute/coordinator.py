@@ -153,7 +153,7 @@ class ClusterCoordinator:
         strategy._coordinator = self
 
     def _take_workers(self, spec: Any) -> None:
-        """Take up the workers that a cluster has more than the last one, and let go those that it lacks."""
+        """Add the workers of a cluster that the last cluster did not have, and drop those that it does not have any more."""
         if spec is self._known:
             return
         self._known = spec

@@ -179,7 +179,7 @@ def _limits(file: ClusterFile, job: str) -> dict[str, str]:
 
 def _grants(file: ClusterFile) -> dict[str, Any]:
     """The arguments of a `RayCluster` that a file has."""
-    asked: dict[str, dict[str, Any]] = {}
+    resources: dict[str, dict[str, Any]] = {}
     for job, takes in (file.resources or {}).items():
         memory = quantity(takes.memory, "memory")
         grants = {
@@ -187,10 +187,10 @@ def _grants(file: ClusterFile) -> dict[str, Any]:
             "num_gpus": takes.gpus or None,
             "memory": None if memory is None else int(memory),
         }
-        asked[job] = {name: n for name, n in grants.items() if n is not None}
+        resources[job] = {name: n for name, n in grants.items() if n is not None}
     emulated = _devices(file)[1]
     for job, gpus in emulated.items():
         if gpus:
-            asked.setdefault(job, {}).setdefault("num_gpus", gpus)
+            resources.setdefault(job, {}).setdefault("num_gpus", gpus)
     spread = {"ps_replicas": file.ps_replicas, "strategy": "SPREAD"} if file.ps_replicas > 1 else {}
-    return {"resources": asked, "emulate_gpus": any(emulated.values()), **spread}
+    return {"resources": resources, "emulate_gpus": any(emulated.values()), **spread}

@@ -28,8 +28,8 @@ def apply(manifests: Iterable[Mapping[str, Any]]) -> None:
 
 def is_up(jobs: Iterable[str], name: str) -> bool:
     """Whether a cluster of this name exists."""
-    asked = ["kubectl", "get", f"statefulset/{name}-{masters_job(jobs)}"]
-    return subprocess.run(asked, capture_output=True, check=False).returncode == 0
+    command = ["kubectl", "get", f"statefulset/{name}-{masters_job(jobs)}"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def delete(manifests: Iterable[Mapping[str, Any]]) -> None:

@@ -46,8 +46,8 @@ from ...runtime.transport.keys import OWN, Keys, keys_of_servers, write_keys
 from ...runtime.transport.zmq_sockets import new_key_pair
 from ..resolvers.cluster_resolver import ClusterResolver
 
-NEWS_S = 10.0  # how long one question for news waits at the directory
-AGAIN_S = 1.0  # pause after a question that failed
+POLL_S = 10.0  # how long one poll for changes waits at the directory
+AGAIN_S = 1.0  # pause after a poll that failed
 UPDATE_S = 10.0  # how long running tasks may take to learn of others
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 GRANTS = ("num_cpus", "num_gpus", "memory", "resources")
@@ -70,7 +70,7 @@ class Directory:
         self._changed = asyncio.Condition()
         import ray  # an engine's package is loaded where it is used
 
-        # Until it is told the addresses.
+        # Until a task sends it the addresses.
         self._is_forgetful = bool(ray.get_runtime_context().was_current_actor_reconstructed)
 
     async def join(self, job: str, index: int, location: str) -> dict[str, list[str]]:
@@ -93,10 +93,10 @@ class Directory:
             self._addresses = {task: at for task, at in self._addresses.items() if task in set(tasks)}
             self._changed.notify_all()
 
-    async def news(
+    async def changes(
         self, version: int, addresses: Mapping[tuple[str, int], str], here: tuple[str, str] | None
     ) -> tuple[int, dict[str, str]]:
-        """Long poll: the locations by address and their version, once the version differs from `version`, or after `NEWS_S` seconds.
+        """Long poll: the locations by address and their version, once the version differs from `version`, or after `POLL_S` seconds.
 
         Args:
             version: the version that the caller has.
@@ -112,7 +112,7 @@ class Directory:
                 self._version += 1
                 self._changed.notify_all()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait_for(lambda: self._version != version), NEWS_S)
+                await asyncio.wait_for(self._changed.wait_for(lambda: self._version != version), POLL_S)
         return self._version, dict(self._locations)
 
     def _cluster(self) -> dict[str, list[str]]:
@@ -188,15 +188,15 @@ def _follow(
     addresses: Callable[[], dict[tuple[str, int], str]] = dict,
     here: tuple[str, str] | None = None,
 ) -> threading.Thread:
-    """Start a thread that applies the directory's news to this process, until `ended` is set. `addresses`, `here`: as of `news`."""
+    """Start a thread that applies the directory's changes to this process, until `ended` is set. `addresses`, `here`: as of `changes`."""
     thread = threading.Thread(
-        target=_apply_news, args=(directory, ended or threading.Event(), addresses, here), daemon=True
+        target=_apply_changes, args=(directory, ended or threading.Event(), addresses, here), daemon=True
     )
     thread.start()
     return thread
 
 
-def _apply_news(
+def _apply_changes(
     directory: Any,
     ended: threading.Event,
     addresses: Callable[[], dict[tuple[str, int], str]],
@@ -207,7 +207,7 @@ def _apply_news(
     version = -1
     while not ended.is_set():
         try:
-            version, locations = ray.get(directory.news.remote(version, addresses(), here), timeout=3 * NEWS_S)
+            version, locations = ray.get(directory.changes.remote(version, addresses(), here), timeout=3 * POLL_S)
         except Exception:  # whatever Ray raises: the directory is busy, or everything ends
             ended.wait(AGAIN_S)
             continue

@@ -1,6 +1,6 @@
 """A cluster in a Slurm job, and the batch script of such a job.
 
-    salloc or sbatch   reserve the machines: `allocation` says what the cluster file asks for
+    salloc or sbatch   reserve the machines: `allocation` has the options for what the cluster file requests
     `SlurmCluster`     one job step, with a Slurm task per task of the cluster, which runs a server
     the program        the client, which runs where the job's script runs; or each task except parameter servers runs it
 
@@ -118,10 +118,10 @@ class SlurmCluster(RunningCluster):
             ],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
-        tell = output or (lambda job, index, line: print(f"{job}:{index} | {line}", flush=True))
+        show = output or (lambda job, index, line: print(f"{job}:{index} | {line}", flush=True))
         stream, self._step.stdout = self._step.stdout, None
         assert stream is not None
-        self._reader = follow_output(stream, lambda line: self._labelled(line, tell))
+        self._reader = follow_output(stream, lambda line: self._labelled(line, show))
         if program:
             return
         try:
@@ -130,14 +130,14 @@ class SlurmCluster(RunningCluster):
             self.close()
             raise
 
-    def _labelled(self, line: str, tell: Callable[[str, int, str], None]) -> None:
+    def _labelled(self, line: str, show: Callable[[str, int, str], None]) -> None:
         """Hand over a line as `srun --label` marks it, `2: text`."""
         number, _, text = line.partition(":")
         rank = int(number) if number.strip().isdigit() else len(self.tasks)
         job, index = self.tasks[rank] if rank < len(self.tasks) else ("srun", 0)
         if text.strip() == f"{PROGRAM_ENDED} 0":
             self._running.discard((job, index))
-        tell(job, index, text.removeprefix(" ") if job != "srun" else line)
+        show(job, index, text.removeprefix(" ") if job != "srun" else line)
 
     def _finished(self, waiting: Mapping[str, tuple[str, int]]) -> Collection[str]:
         code = self._step.poll()
@@ -165,7 +165,7 @@ class SlurmCluster(RunningCluster):
 
 
 class _StepKeeper(Keeper):
-    """Tells of the end of a job step."""
+    """Reports the end of a job step."""
 
     def __init__(self, cluster: SlurmCluster) -> None:
         self._cluster = cluster

@@ -157,7 +157,7 @@ class Writer:
         return tensor.op.inputs[0].op.name if reads else tensor.op.name
 
     def _array_of(self, tensor: Tensor, value: Any, name: str) -> str:
-        """Writes a constant as a constant and a variable as an initializer, so that readers can tell trained values."""
+        """Writes a constant as a constant and a variable as an initializer, so that readers can distinguish trained values."""
         if tensor.op.type == "Const":
             return self.array(value, name)
         made = self.fresh(name)

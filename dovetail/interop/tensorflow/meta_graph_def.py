@@ -70,10 +70,10 @@ def _values(key: str, kept: Any, names: Names, known: dict[str, Variable]) -> It
     match kept.WhichOneof("kind"):
         case "bytes_list" if key in VARIABLES:
             for data in kept.bytes_list.value:
-                told = message("VariableDef").FromString(data)
-                if told.variable_name not in known:
-                    known[told.variable_name] = variable_from_def(told, names)
-                yield known[told.variable_name]
+                proto = message("VariableDef").FromString(data)
+                if proto.variable_name not in known:
+                    known[proto.variable_name] = variable_from_def(proto, names)
+                yield known[proto.variable_name]
         case "node_list":
             for name in kept.node_list.value:
                 if f"{names.prefix}{name.partition(':')[0]}" in names.nodes:
@@ -129,16 +129,16 @@ def add_saving_nodes(graph_def: Any, variables: Mapping[str, Variable]) -> Any:
     writer = _Writer(graph_def)
     names = list(variables)
     prefix = writer.node("Const", attrs={"dtype": ("type", "string"), "value": ("tensor", _texts(["model"], ()))})
-    told = [
+    keys = [
         writer.node("Const", attrs={"dtype": ("type", "string"), "value": ("tensor", _texts(texts, (len(names),)))})
         for texts in (names, [""] * len(names))
     ]
     dtypes = [v.dtype.base for v in variables.values()]
     kinds = {"dtypes": ("list(type)", dtypes)}
     values = [v._element.name if isinstance(v, ResourceVariable) else v._snapshot.name for v in variables.values()]  # type: ignore[attr-defined]
-    saved = writer.node("SaveV2", [prefix, *told, *values], kinds)
+    saved = writer.node("SaveV2", [prefix, *keys, *values], kinds)
     written = writer.node("Identity", [prefix, f"^{saved}"], {"T": ("type", "string")}, "control_dependency")
-    restored = writer.node("RestoreV2", [prefix, *told], kinds)
+    restored = writer.node("RestoreV2", [prefix, *keys], kinds)
     assigned = []
     for i, variable in enumerate(variables.values()):
         kind = {"T": ("type", dtypes[i])}

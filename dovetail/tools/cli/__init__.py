@@ -32,8 +32,8 @@ from .watch import status, top
 app = Commands("Plan dataflow graphs, see which device runs each part and why, and run them across processes.")
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(wanted: bool) -> None:
+    if wanted:
         print(f"dovetail {__version__}")
         raise typer.Exit
 

@@ -65,10 +65,10 @@ def ops(
     """
     with errors_explained():
         found = list(public_functions())
-        asked = [_plain(word) for word in words or ()]
-        by_name = [e for e in found if all(any(a in _plain(n) for n in e.names) for a in asked)]
+        wanted = [_plain(word) for word in words or ()]
+        by_name = [e for e in found if all(any(a in _plain(n) for n in e.names) for a in wanted)]
         by_text = [
-            e for e in found if e not in by_name and all(a in _plain(" ".join((*e.names, e.about))) for a in asked)
+            e for e in found if e not in by_name and all(a in _plain(" ".join((*e.names, e.about))) for a in wanted)
         ]
         if not (by_name or by_text):
             names: dict[str, str] = {}
@@ -77,7 +77,7 @@ def ops(
             close = [names[n] for word in words or () for n in difflib.get_close_matches(word.lower(), names, n=1)]
             hint = f": did you mean {', '.join(f'dt.{name}' for name in close)}?" if close else ""
             raise FailedError(f"No op has {' and '.join(map(repr, words or ()))} in its name or description{hint}")
-        exact = "".join(asked)
+        exact = "".join(wanted)
         by_name.sort(key=lambda e: all(_plain(n.rpartition(".")[2]) != exact for n in e.names))
         print_text("\n".join(map(str, (*by_name, *by_text))))
 

@@ -79,7 +79,7 @@ def plan(
         if complete and html is None:
             raise UsageError("--complete applies to the page: pass --html too")
         built = build(program)
-        asked = _nodes(built, explain or ())
+        explained = _nodes(built, explain or ())
         made = placing.plan(built)
         if html is not None:
             made.to_html(html, costs=placing.profile, complete=complete)
@@ -98,8 +98,8 @@ def plan(
             return
         if report:
             print_text(f"{made.report(costs=placing.profile, client=placing.objective == 'latency')}\n")
-        if asked:
-            print_text("\n\n".join(map(made.explain, asked)))
+        if explained:
+            print_text("\n\n".join(map(made.explain, explained)))
         elif report or kernels is None:
             print_text(str(made))
             for warning in lint.check(made, predict=len(made.decisions) <= PREDICTED):
@@ -116,9 +116,9 @@ def explain(
     """Explain why nodes are on their devices: the request, its source line, colocation, and the candidates."""
     with errors_explained():
         built = build(program)
-        asked = _nodes(built, nodes)
+        explained = _nodes(built, nodes)
         made = placing.plan(built)
-        print_text("\n\n".join(made.explain(n) if device is None else made.why_not(n, device) for n in asked))
+        print_text("\n\n".join(made.explain(n) if device is None else made.why_not(n, device) for n in explained))
 
 
 @takes_placing

@@ -347,11 +347,11 @@ class Placing:
         shapes = program.shapes(self.shape)
         if program.plan is not None:
             return self._resized(program.plan, shapes)
-        found, asked = find_cluster(self.cluster, self.master), program.elements(self.fetch)
+        found, fetched = find_cluster(self.cluster, self.master), program.elements(self.fetch)
         try:
             with without_log(), nullcontext() if self.strategy == "rules" else search_progress():
                 return place(
-                    program.graph, found, fetches=asked, shapes=shapes, allow_soft_placement=self.allow_soft_placement,
+                    program.graph, found, fetches=fetched, shapes=shapes, allow_soft_placement=self.allow_soft_placement,
                     strategy=self.strategy, objective=self.objective, budget_s=self.budget, costs=self.profile,
                 )  # fmt: skip
         except (InvalidArgumentError, ResourceExhaustedError) as e:

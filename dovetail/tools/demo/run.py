@@ -26,7 +26,7 @@ from .replicas import BetweenGraph, InGraph, Replicas
 from .watch import DemoError, Evaluated, Evaluator, Failed, Processes, Progress, Report, Said
 
 STEPS = 2000  # nearly a hundred passes over the training digits: some 10 s on two cores
-LAST_WORDS_S = 0.5  # after a failure, how long to listen to what the processes still say
+LAST_REPORTS_S = 0.5  # after a failure, how long to take reports that are still under way
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def _follow(
     display.show(training)
     failures: list[Failed] = []
 
-    def hear(seconds: float) -> Iterator[Report]:
+    def progress(seconds: float) -> Iterator[Report]:
         """The reports of progress of the next `seconds` seconds; the others are shown and kept."""
         for report in _arrived(reports, seconds):
             if isinstance(report, Failed):
@@ -145,13 +145,13 @@ def _follow(
                 yield report
 
     while not training.done:
-        for report in hear(0.1):
+        for report in progress(0.1):
             training.take(report)
             if isinstance(report, Progress):  # so the variables have values
                 evaluator.start()
         display.show(training)
         if failures or processes.ended():
-            list(hear(LAST_WORDS_S))
+            list(progress(LAST_REPORTS_S))
             raise DemoError(_trouble(processes, failures))
 
 
@@ -167,8 +167,8 @@ def _arrived(reports: queue.Queue[Report], seconds: float) -> Iterator[Report]:
 
 def _trouble(processes: Processes, failures: list[Failed]) -> str:
     """What went wrong. A process that ended without a word is the cause of what its peers say."""
-    told = {f"/job:worker/task:{f.worker}": f for f in failures}
-    silent = [f"The process of {task} {how}" for task, how in processes.ended() if task not in told]
+    failed = {f"/job:worker/task:{f.worker}": f for f in failures}
+    silent = [f"The process of {task} {how}" for task, how in processes.ended() if task not in failed]
     return "\n".join(silent or [f"Worker {f.worker} failed: {f.message}" for f in failures])
 
 

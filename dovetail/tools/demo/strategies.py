@@ -21,7 +21,7 @@ from .model import BATCH_SIZE, Replica, classifier, make_optimizer
 from .watch import DemoError, end_with_parent
 
 STEPS = 400
-TELL_EVERY_S = 1.0
+REPORT_EVERY_S = 1.0
 DEVICES = ("/cpu:0", "/cpu:1")
 KINDS: dict[str, Callable[[], Any]] = {
     "mirrored": lambda: tf.distribute.MirroredStrategy(DEVICES),
@@ -95,7 +95,7 @@ def work(kind: str, steps: int, say: Callable[[str], None]) -> None:
             missing = tf.report_uninitialized_variables()
             while session.run(missing).size:
                 time.sleep(0.05)
-        step, told, done = 0, time.monotonic(), 0
+        step, reported_at, done = 0, time.monotonic(), 0
         while step < steps:
             images, labels = next(batches)
             feeds: dict[Any, Any] = {}
@@ -104,9 +104,9 @@ def work(kind: str, steps: int, say: Callable[[str], None]) -> None:
             mean, step, *_ = session.run(fetches, feeds)
             done += 1
             now = time.monotonic()
-            if now - told >= TELL_EVERY_S or step >= steps:
-                say(f"step {int(step)}/{steps}   loss {mean:.4f}   {done / (now - told):.0f} steps/s")
-                told, done = now, 0
+            if now - reported_at >= REPORT_EVERY_S or step >= steps:
+                say(f"step {int(step)}/{steps}   loss {mean:.4f}   {done / (now - reported_at):.0f} steps/s")
+                reported_at, done = now, 0
         first = replicas[0]
         feeds = {first.images: digits.test_images, first.labels: digits.test_labels}
         say(f"held-out accuracy {session.run(first.accuracy, feeds):.4f}")

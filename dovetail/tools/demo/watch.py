@@ -1,6 +1,6 @@
 """Watching the cluster while it trains: its processes from outside, its parameters through a session.
 
-Workers tell how they come along by small values, a JSON line each when they come from another process.
+Workers report their progress as small values, each a JSON line if it comes from another process.
 """
 
 from __future__ import annotations

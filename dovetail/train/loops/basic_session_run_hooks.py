@@ -366,14 +366,14 @@ class GlobalStepWaiterHook(SessionRunHook):
         self._step = needed_step(self)
 
     def before_run(self, run_context: SessionRunContext) -> None:
-        told = -1.0
+        logged_at = -1.0
         while self._waits and self._wait_until > 0:
             step = int(run_context.session.run(self._step))
             if step >= self._wait_until:
                 break
-            if time.monotonic() - told > 30:
+            if time.monotonic() - logged_at > 30:
                 logger.info("Waiting for global step %d before starting training. It is %d.", self._wait_until, step)
-                told = time.monotonic()
+                logged_at = time.monotonic()
             time.sleep(0.1)
         self._waits = False
 

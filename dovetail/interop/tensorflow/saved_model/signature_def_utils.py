@@ -22,8 +22,8 @@ def build_signature_def(
         method_name: the serving method, such as `PREDICT_METHOD_NAME`.
     """
     found = message("SignatureDef")(method_name=method_name or "")
-    for told, field in ((inputs, found.inputs), (outputs, found.outputs)):
-        for name, info in (told or {}).items():
+    for given, field in ((inputs, found.inputs), (outputs, found.outputs)):
+        for name, info in (given or {}).items():
             field[name].CopyFrom(message("TensorInfo").FromString(info.SerializeToString()))
     return found
 
