@@ -62,15 +62,13 @@ def browser(profile: Path, width: int = WIDTH, height: int = HEIGHT) -> Iterator
         driver.quit()
 
 
-def open_page(driver: Any, page: Path, node: str = "", *, dark: bool = False) -> float:
-    """Open a page, wait until it is drawn, and give the seconds that this took."""
+def open_page(driver: Any, page: Path, node: str = "", *, dark: bool = False) -> None:
+    """Open a page, and wait until it is drawn."""
     scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": scheme})
     driver.get("about:blank")  # a new hash alone would not load the page anew
-    begin = time.monotonic()
     driver.get(page.as_uri() + (f"#{node}" if node else ""))
     until(lambda: driver.execute_script("return document.documentElement.dataset.ready") == "yes", 30)
-    return time.monotonic() - begin
 
 
 def until(done: Any, seconds: float = 5) -> None:
