@@ -5,10 +5,9 @@ It runs the compiler's own passes and reads their results.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
 from typing import Any
@@ -43,6 +42,7 @@ class KernelInfo:
         gpu: the GPU that its source, Triton's, is for; None: the source is Python for Numba.
         sizes: of its values.
         tf32: whether float32 products may be made in TF32.
+        likely: gives what a GPU likely launches for each call, by the name of its last node.
     """
 
     number: int
@@ -50,6 +50,7 @@ class KernelInfo:
     gpu: GpuModel | None
     sizes: TensorSizes
     tf32: bool
+    likely: Callable[[], Mapping[str, Routine]] = field(compare=False, repr=False)
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -99,28 +100,13 @@ class KernelInfo:
             from .cpu.kernels.fused import source_for  # loads the CPU code generator
 
             return source_for(self.group).text
-        return self._likely.text if self._likely else "no kernel for these types and sizes: its parts run one by one"
+        found = self.likely().get(self.nodes[-1])
+        return found.text if found else "no kernel for these types and sizes: its parts run one by one"
 
-    @cached_property
+    @property
     def schedule(self) -> str:
         """How its loops run, as text. A GPU kernel's schedule depends on sizes; unknown sizes count as 1024."""
-        return str(self.group.schedule or self._likely or "")
-
-    @cached_property
-    def _likely(self) -> Routine | None:
-        """What a GPU likely launches."""
-        if self.gpu is None:
-            return None
-        if isinstance(self.group, EpilogueKernel):
-            from .gpu.backend import likely_routine  # loads the GPU compiler
-
-            return likely_routine(self.group.anchor, Target(self.gpu.architecture), self.tf32, self.group.tile_loops)
-        from .gpu.emit.launches import fused  # loads the GPU compiler
-
-        sizes = [1024 if d is None else d for d in self.group.sizes]
-        return fused(self.group.loops, [math.prod(sizes[a] for a in part) for part in self.group.parts], elements=1024)[
-            0
-        ]
+        return str(self.group.schedule or self.likely().get(self.nodes[-1]) or "")
 
     @property
     def seconds(self) -> float | None:
@@ -284,10 +270,21 @@ class DeviceKernels:
         return tuple(c.nodes for c in calls_of(self.program.instructions) if isinstance(c.kernel, MultiTensorUpdate))
 
     @cached_property
+    def likely(self) -> Mapping[str, Routine]:
+        """What a GPU's calls likely launch, by the name of each one's last node. It prints its schedules. Unknown sizes count as 1024."""
+        if self.gpu is None or self.program is None:
+            return {}
+        from .gpu.roofline import likely_routines  # loads the GPU code generator
+
+        return likely_routines(self.program, self.sizes)
+
+    @cached_property
     def kernels(self) -> tuple[KernelInfo, ...]:
         """In the order in which they run."""
         groups = [] if self.fusion is None else self.fusion.kernels
-        return tuple(KernelInfo(i, group, self.gpu, self.sizes, self.tf32) for i, group in enumerate(groups))
+        return tuple(
+            KernelInfo(i, g, self.gpu, self.sizes, self.tf32, lambda: self.likely) for i, g in enumerate(groups)
+        )
 
     @cached_property
     def own(self) -> tuple[OwnKernelInfo, ...]:
@@ -372,14 +369,6 @@ class DeviceKernels:
         joined = {name for names in self.updates for name in names}
         kept = [n for n in nodes if n is not None and n.type not in ("Const", "Placeholder")]
         return [n for n in kept if n.name not in joined]
-
-    def _schedule(self, node: Node) -> str:
-        """How a node that is not fused runs on a GPU, as text; empty: not by kernels of its own."""
-        if self.gpu is None:
-            return ""
-        from .gpu.backend import likely_routine  # loads the GPU compiler
-
-        return str(likely_routine(node, Target(self.gpu.architecture), self.tf32) or "")
 
     def __iter__(self) -> Iterator[KernelInfo]:
         return iter(self.kernels)
@@ -477,7 +466,8 @@ class DeviceKernels:
         if rest:
             lines.append("not fused:")
             lines += [
-                f"  {n.name} ({n.type})" + _because(self._schedule(n) or self.reasons.get(n.name, "")) for n in rest
+                f"  {n.name} ({n.type})" + _because(str(self.likely.get(n.name) or self.reasons.get(n.name, "")))
+                for n in rest
             ]
         at_least, about = ("", "") if self.memory.exact else ("at least ", " (some sizes are dynamic)")
         lines.append(f"peak memory: {at_least}{_bytes(self.peak_bytes)}{about}")

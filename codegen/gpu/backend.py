@@ -43,7 +43,7 @@ from .bind.rows import ROW_MAKERS
 from .collectives import collective_kernel
 from .driver.device import Device
 from .driver.ipc import Lends
-from .ir import Choice, Routine, Shape, Target, Template
+from .ir import Choice, Shape, Target, Template
 from .kernels import FusedGpuKernel, GpuContext, GpuKernel
 from .residency import HostKernel, ShapeKernel, SmallHostKernel, lives_on_device
 from .variables import AssignKernel, OptimizerUpdate, sparse_kernel
@@ -154,35 +154,6 @@ def state_kernel(gpu: GpuContext, node: Node, context: Context, fallback: HostKe
     loops, places, gradient = updated
     dtype = node.inputs[gradient].dtype.base
     return OptimizerUpdate(gpu, node, places, gradient, loops, fallback) if dtype in FLOATS else None
-
-
-def likely_routine(node: Node, target: Target, tf32: bool, edges: Sequence[TileLoops | None] = ()) -> Routine | None:
-    """The likely best kernels of a node that has a template, for its sizes as far as they are known (others are taken to be 1024).
-
-    None: it runs on the host, has no template for these types, or sizes that are not known yet decide. The other arguments are those of
-    `template_of`.
-    """
-    template = template_of(node, target, edges, tf32)
-    tensors = (*node.inputs, *node.outputs)
-    if template is None or any(t.dims is None for t in tensors) or not _may_live_on_device(tensors):
-        return None
-    order = template.order or tuple(range(len(node.inputs)))
-
-    def shape(tensor: Tensor) -> Shape:
-        return tuple(1024 if d is None else d for d in tensor.dims or ())
-
-    def value(tensor: Tensor) -> Shape:
-        if tensor.op.type == "Const":
-            return tuple(np.ravel(tensor.op.attrs["value"]).tolist())
-        return shape(tensor.op.inputs[0] if tensor.op.type == "Shape" else node.outputs[0])
-
-    given = [node.inputs[i] for i in order]
-    loaded, looked = given[: template.inputs], given[template.inputs :]
-    try:
-        choice = template.choose(list(map(shape, loaded)), list(map(value, looked)))
-    except (ValueError, IndexError):  # sizes that are not known do not fit one another
-        return None
-    return None if choice is None else choice.candidates[0]
 
 
 def _may_live_on_device(tensors: Sequence[Tensor]) -> bool:

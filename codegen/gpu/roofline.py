@@ -7,16 +7,16 @@ has at a time, its occupancy: registers, shared memory and the size of a block l
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...graph.core.gpu_models import BLOCK_RESERVED, REGISTERS, GpuModel
 from ...graph.core.graph import Tensor
-from ..ir.program import Call, Instruction, calls_of
+from ..ir.program import Call, Instruction, Program, calls_of
 from ..memory.plan import TensorSizes
-from .ir import WARP, Choice, CompiledLaunch, Target
+from .ir import WARP, Choice, CompiledLaunch, Routine, Target
 from .kernels import GpuKernel
 from .toolchain.compile import compile_kernel, compile_together
 
@@ -70,21 +70,41 @@ def compile_candidates(instructions: Sequence[Instruction], sizes: TensorSizes, 
     return len(kernels)
 
 
-def _planned(instructions: Sequence[Instruction], sizes: TensorSizes) -> Iterator[tuple[Call, Choice]]:
-    """The calls of a program that launch kernels whose sizes are known, and what there is to launch."""
+def likely_routines(program: Program, sizes: TensorSizes) -> dict[str, Routine]:
+    """What the calls of a program likely launch, by the name of each one's last node. Unknown sizes count as 1024."""
+    return {call.node: choice.candidates[0] for call, choice in _planned(program.instructions, sizes, program.tensors)}
+
+
+def _planned(
+    instructions: Sequence[Instruction], sizes: TensorSizes, tensors: Mapping[int, Tensor] | None = None
+) -> Iterator[tuple[Call, Choice]]:
+    """The calls of a program that launch kernels whose sizes are known, and what there is to launch.
+
+    With `tensors`, those in each slot, unknown sizes count as 1024, and unknown shapes that are operands as those of the results.
+    """
 
     def dims(tensor: Tensor) -> tuple[int, ...] | None:
         found = sizes.of(tensor).dims
-        return None if found is None or None in found else tuple(d for d in found if d is not None)
+        if found is None or (tensors is None and None in found):
+            return None
+        return tuple(1024 if d is None else d for d in found)
 
     def value(tensor: Tensor) -> tuple[int, ...] | None:
         node = tensor.op
         if node.type == "Const":
             return tuple(np.ravel(node.attrs["value"]).tolist())
-        return dims(node.inputs[0]) if node.type == "Shape" else None
+        if node.type == "Shape":
+            return dims(node.inputs[0])
+        result = (tensors or {}).get(call.outputs[0])
+        return None if result is None else dims(result)
 
     for call in calls_of(instructions):
         kernel: Any = call.kernel
-        choice = kernel.planned(dims, value) if isinstance(kernel, GpuKernel) else None
+        try:
+            choice = kernel.planned(dims, value) if isinstance(kernel, GpuKernel) else None
+        except (ValueError, IndexError):
+            if tensors is None:
+                raise
+            continue  # sizes that are not known do not fit one another
         if choice is not None:
             yield call, choice
