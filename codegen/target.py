@@ -53,6 +53,18 @@ def cores() -> int:
 
 # --- GPUs ------------------------------------------------------------------------------------------------------------
 
+WARP = 32
+"""Threads of a GPU that run in step."""
+
+MOST_BLOCKS = (2**31 - 1, 65535)
+"""Blocks that a launch may have along x and y."""
+
+GPU_BARRIER_BYTES = 2048
+"""Shared memory that barriers and a row of the epilogue take beside the tiles of the copy engine: 40 to 1,200 bytes by compiling."""
+
+GPU_FLOAT8_SUMS = 128
+"""Products of float8 that Hopper may add up with few bits before they go to a sum in float32."""
+
 GPU_OPERATIONS_PER_BYTE = 10.0
 """How many operations of float32 take as long as one byte of the GPU's memory: by its maker's figures 20 on an H100 (67 TFLOP/s,
 3.35 TB/s), 10 to 12 on an A100 (19.5 TFLOP/s, 1.6 to 2 TB/s). The lower number: a function may be more instructions than it counts."""

@@ -25,10 +25,7 @@ import numpy as np
 
 from ...graph.core.gpu_models import GPUS, SMALLEST_BLOCK_SHARED_BYTES
 from ..ir.schedule import GpuProductSchedule, GpuSchedule
-
-MOST_BLOCKS = (2**31 - 1, 65535)  # along x and y
-
-WARP = 32  # threads that run in step
+from ..target import MOST_BLOCKS, WARP
 
 _POINTED = {"i1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "u8": 1, "u16": 2, "u32": 4, "u64": 8,
             "fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8, "fp8e4nv": 1, "fp8e5": 1}  # fmt: skip

@@ -12,16 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.core.gpu_models import BLOCK_RESERVED, REGISTERS, GpuModel
+from ...graph.core.gpu_models import BLOCK_RESERVED, REGISTER_UNIT, REGISTERS, SCHEDULERS, GpuModel
 from ...graph.core.graph import Tensor
 from ..ir.program import Call, Instruction, Program, calls_of
 from ..memory.plan import TensorSizes
-from .ir import WARP, Choice, CompiledLaunch, Routine, Target
+from ..target import WARP
+from .ir import Choice, CompiledLaunch, Routine, Target
 from .kernels import GpuKernel
 from .toolchain.compile import compile_kernel, compile_together
-
-_QUARTERS = 4  # of a multiprocessor, each with a quarter of its registers
-_REGISTER_UNIT = 8  # registers of a thread are handed out by so many
 
 
 def blocks_at_a_time(model: GpuModel, threads: int, registers: int, shared_bytes: int) -> int:
@@ -32,8 +30,8 @@ def blocks_at_a_time(model: GpuModel, threads: int, registers: int, shared_bytes
     [1, 8, 2]
     """
     warps = -(-threads // WARP)
-    of_thread = -(-max(registers, 1) // _REGISTER_UNIT) * _REGISTER_UNIT
-    by_registers = REGISTERS // _QUARTERS // (of_thread * WARP) * _QUARTERS // warps
+    of_thread = -(-max(registers, 1) // REGISTER_UNIT) * REGISTER_UNIT
+    by_registers = REGISTERS // SCHEDULERS // (of_thread * WARP) * SCHEDULERS // warps
     by_shared = model.shared_bytes // (shared_bytes + BLOCK_RESERVED)
     return min(model.blocks, model.warps // warps, by_registers, by_shared)
 

@@ -20,6 +20,7 @@ from ...graph.core.dtypes import DType, float32, float64
 from ..ir.loop_nest import LoopNest
 from ..ir.schedule import GpuProductSchedule, GpuSchedule
 from ..target import (
+    GPU_BARRIER_BYTES,
     GPU_BLOCK_ELEMENTS,
     GPU_BLOCKS,
     GPU_INDEX_MARGIN,
@@ -175,7 +176,6 @@ def copy_schedules(sides: Sequence[int]) -> tuple[GpuSchedule, ...]:
 # --- products --------------------------------------------------------------------------------------------------------
 
 TURNED = 64  # rows and columns of the piece of an operand that a block transposes
-_BESIDE = 2048  # bytes of shared memory that barriers and a row of the epilogue take: 40 to 1,200 by compiling
 _FEWEST_STAGES = 2  # with one, loads would not run beside products
 _FEWEST_STEPS = 8  # steps along the inner size below which a split does not pay for its second kernel
 _FEWEST_EXACT = 4  # the same for products without matrix instructions, whose steps take longer
@@ -253,10 +253,10 @@ def product_schedules(
             out.append(replace(t, splits=1 << (splits.bit_length() - 1)))
         elif describable and t.m >= 64 and len({(x.m, x.n) for x in out if x.described}) < _MOST_DESCRIBED:
             programs = target.multiprocessors  # of the persistent form
-            fewer = stages(t, t.stages, room - _BESIDE - t.m * t.n * staged)
+            fewer = stages(t, t.stages, room - GPU_BARRIER_BYTES - t.m * t.n * staged)
             if not batched and 0 < programs < count and fewer >= _FEWEST_STAGES:
                 out.append(replace(t, described=True, programs=programs, stages=fewer))
-            out.append(replace(t, described=True, stages=stages(t, t.stages + 1, room - _BESIDE)))
+            out.append(replace(t, described=True, stages=stages(t, t.stages + 1, room - GPU_BARRIER_BYTES)))
         out.append(t)
     if exact and turned and dtype.size == 4:
         straight = [replace(t, straight=True) for t in out[:_MOST_STRAIGHT]]

@@ -98,8 +98,8 @@ DEFAULT_GPU = _H100
 GPUS = {m.architecture: m for m in (_A100, _H100, _B200)}
 """The first product of each architecture that kernels are compiled for."""
 
-REGISTERS = 65536
-"""Registers of a multiprocessor, a quarter of them for each of its four schedulers."""
+REGISTERS, SCHEDULERS, REGISTER_UNIT = 65536, 4, 8
+"""Registers of a multiprocessor; its schedulers, each of which has a part of them; by how many a thread gets registers."""
 
 BLOCK_RESERVED = 1 << 10
 """Bytes of shared memory that the system takes for each block."""

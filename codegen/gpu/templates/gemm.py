@@ -29,13 +29,13 @@ from dataclasses import dataclass, replace
 from ....graph.core.dtypes import DType, float32, float64
 from ...ir.loop_nest import TileLoops, plain
 from ...ir.schedule import GpuProductSchedule, GpuSchedule
+from ...target import GPU_FLOAT8_SUMS
 from ..emit.expr import stored_as
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, Target, triton_type
 from ..schedule import TURNED, can_describe, product_schedules
 from .text import Constants, EpilogueWriter, TilePosition, dot, inside, lines, make_launch, parts_added
 
 _LONG = 1 << 23  # a row this long, times a position in a tile, may not fit 32 bits
-_IMPRECISE = 128  # products of float8 that Hopper may add up before they go to a sum in float32
 
 _COUNTED = ("tiles_m = tl.cdiv(m, BM)", "tiles_n = tl.cdiv(n, BN)")
 
@@ -247,7 +247,7 @@ class _Product:
         constants += (("SPLITS", tile.splits),) if tile.splits > 1 else ()
         name = "matmul_part" if tile.splits > 1 else "matmul"
         # Hopper adds products of float8 with fewer bits than float32 has: not for longer than this
-        short = f", max_num_imprecise_acc={min(tile.k, _IMPRECISE)}" if self.multiplied[0].size == 1 else ""
+        short = f", max_num_imprecise_acc={min(tile.k, GPU_FLOAT8_SUMS)}" if self.multiplied[0].size == 1 else ""
         start_tile = [
             [*_COUNTED, "number = tl.program_id(0)", *self.numbering()],
             self.descriptions() if tile.described else self.starts(),
