@@ -162,10 +162,7 @@ class ElementWriter(ValueWriter):
         if v.op == "load":
             return self.sources[int(v.data)].load(self.index(v.axes))
         if v.op == "gather":
-            read = self.read(v)
-            if not self.loops.may_be_absent(v):
-                return read
-            return f"m.select({self.value(v.args[0])} < 0, {literal(0, v.dtype)}, {read})"
+            return self.read(v, literal(0, v.dtype))
         short = SHORT[v.dtype.name]
         if v.op == "size":
             return f"{short}({v.data})"
@@ -174,8 +171,7 @@ class ElementWriter(ValueWriter):
         if v.op == "count":
             return f"{short}({' * '.join(f'n{a}' for a in self.loops.reduced_axes) or '1'})"
         if v.op == "select" and self.loops.is_absent_unless(v.args[1], v.args[0]):
-            here, other = self.value(v.args[0]), self.value(v.args[2])
-            return f"m.select({here}, {self.read(self.loops.values[v.args[1]])}, {other})"
+            return self.read(self.loops.values[v.args[1]], self.value(v.args[2]))
         args = [self.value(a) for a in v.args]
         if v.op == "random":
             name = f"single{number}"  # a piece of one number: it varies along no inner loop
@@ -200,11 +196,16 @@ class ElementWriter(ValueWriter):
         ]
         return form.format(*args, t=SHORT[source.name])
 
-    def read(self, v: Value) -> str:
-        """An element of a table; any other one where its row is absent."""
-        row = self.value(v.args[0])
-        row = f"max({row}, 0)" if self.loops.may_be_absent(v) else row
-        return self.sources[int(v.data)].load(self.index(self.loops.row_axes(v), row))
+    def read(self, v: Value, other: str) -> str:
+        """An element of a table; the `other` one where its row is absent."""
+        row, array, axes = self.loops.values[v.args[0]], self.sources[int(v.data)], self.loops.row_axes(v)
+        if not self.loops.may_be_absent(v):
+            return array.load(self.index(axes, self.value(v.args[0])))
+        here = self.value(row.args[0])
+        if len(self.loops.reduced) - 1 in row.axes:
+            # A branch: LLVM makes loads with masks of it, and gathers of computed places.
+            return f"{array.load(self.index(axes, self.value(row.args[1])))} if {here} else {other}"
+        return f"m.select({here}, {array.load(self.index(axes, f'max({self.value(v.args[0])}, 0)'))}, {other})"
 
     def put(self, output: int) -> None:
         """Store an output's current element."""

@@ -13,7 +13,7 @@ import dovetail as dt
 from dovetail.codegen.cpu.emit.module import numba_source
 from dovetail.codegen.cpu.schedule import schedule_of
 from dovetail.codegen.fusion.fuse import fuse
-from dovetail.codegen.fusion.window_loops import max_pool_gradient
+from dovetail.codegen.fusion.window_loops import depthwise, max_pool_gradient
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.codegen.passes.decompose import functionalize_random
@@ -80,6 +80,12 @@ def test_text_of_a_kernel(name: str) -> None:
 def test_text_of_a_kernel_with_masked_places() -> None:
     loops = max_pool_gradient(float32, Window((1, 3), (1, 2), padding="SAME"), "NHWC")
     compare("max_pool_gradient", numba_source(loops, schedule_of(loops, split=1)).text)
+
+
+def test_text_of_a_kernel_with_masked_places_along_rows() -> None:
+    """Places along rows are masked by branches, of which LLVM makes loads with masks: of selects it makes gathers."""
+    loops = depthwise(float32, Window((1, 2), (1, 1), padding="SAME"), 1, "NCHW")
+    compare("depthwise_channels_first", numba_source(loops).text)
 
 
 def compare(name: str, text: str) -> None:
