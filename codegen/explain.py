@@ -59,9 +59,9 @@ class KernelInfo:
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of its inputs, and of the rows that it gathers from tables; an unknown size counts as 1."""
-        tables = {table for table, _ in self.group.lookups}
-        looked_up = sum(self.sizes.bytes(n.outputs[0]) for n in self.group.nodes if n.type in LOOKUPS)
+        """Bytes of its inputs, and of what it gathers from tables and slices; an unknown size counts as 1."""
+        tables = {i for i, *_ in (*self.group.lookups, *self.group.moves)}
+        looked_up = sum(self.sizes.bytes(n.outputs[0]) for n in self.group.nodes if n.type in LOOKUPS or n.opdef.places)
         return looked_up + sum(self.sizes.bytes(t) for i, t in enumerate(self.group.inputs) if i not in tables)
 
     @property

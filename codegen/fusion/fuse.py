@@ -129,7 +129,8 @@ class _Result:
         return {n for n in found if all(isinstance(t, Node) and t in gone for t in takers.get(n.outputs[0], ()))}
 
     def check_worth(self, group: FusionGroup, own: Sequence[Node]) -> None:
-        if len(own) < 2 and not self.lone and not self.is_worth_alone(own[0]):
+        copied = sum(self.walk.patterns[n].is_masked for n in group.nodes)
+        if len(own) + copied < 2 and not self.lone and not self.is_worth_alone(own[0]):
             raise NotFusibleError("nothing to fuse it with")
         if all(n.type in LOOKUPS or self.walk.patterns[n].is_view for n in own):
             raise NotFusibleError("nothing to fuse it with")  # NumPy copies rows as fast

@@ -151,6 +151,8 @@ class Walk:
                     raise NotFusibleError(
                         "it takes a variable's place" if is_place else f"{t.dtype.name} stays with NumPy"
                     )
+            if pattern.is_masked and not all(map(_has_loops, self.takers.get(node.outputs[0], ()))):
+                raise NotFusibleError("it is copied for others anyway")
             if self.longest and pattern.scanned is not None:
                 self.check_length(pattern)
             alone = write_alone(node, pattern)
@@ -368,3 +370,11 @@ class Walk:
         elif tensor in self.group_of:
             self.taken([tensor])
         group.dims[tensor] = axes
+
+
+def _has_loops(taker: object) -> bool:
+    """Whether a consumer of a tensor may be in a kernel."""
+    try:
+        return isinstance(taker, Node) and rule_of(taker) is not None
+    except NotFusibleError:
+        return False

@@ -146,7 +146,7 @@ def rule_of(node: Node, is_view: bool = False) -> Rule:
     Raises:
         NotFusibleError: the node has none.
     """
-    if is_view:
+    if is_view or node.opdef.places is not None:
         return _same
     rule = _rules.get(node.type)
     if rule is None and node.opdef.scalar is not None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ...graph.core.dtypes import float32, int64
 from ...graph.core.graph import Node, Tensor
+from ...graph.core.places import Places
 from ..ir.fused_kernel import Assumption, FusedKernel
 from ..ir.index_maps import RANDOM_OPS, AxisMap, IndexMaps, ShapeAssumption, index_maps_of
 from ..ir.loop_nest import ADD, LoopNestBuilder, NotFusibleError
 from .op_rules import constant_of, rule_of
-from .tracer import Symbol
+from .tracer import Symbol, SymbolicLoops, SymbolicMath
 
 
 def write_kernel(
@@ -62,7 +64,8 @@ class _Writer:
     Attributes:
         values: each tensor loaded or computed -> its value's number.
         others: the nodes' inputs that are not data.
-        tables: (gathered table, axes of its rows) -> the input's number.
+        tables: (gathered table, axes of its rows), or (tensor, its places) for a moved read -> the input's number.
+        moves: the places of the inputs that are read at other places, by the inputs' numbers.
         rows: for a table with scattered adds: the value with the row index, the input of that value, and the number of rows.
         run: the nodes, and the shapes that other steps need and the kernel knows.
     """
@@ -80,7 +83,8 @@ class _Writer:
         self.others: list[Tensor] = []
         self.assumed: list[tuple[ShapeAssumption, AxisMap]] = []
         self.ranges: list[tuple[int, int]] = []
-        self.tables: dict[tuple[Tensor, AxisMap], int] = {}
+        self.tables: dict[tuple[Tensor, AxisMap | Places], int] = {}
+        self.moves: dict[int, Places] = {}
         self.lookups: list[tuple[int, int]] = []
         self.rows: dict[Tensor, tuple[int, int, Tensor]] = {}
         self.run: dict[Node, None] = {}
@@ -100,6 +104,8 @@ class _Writer:
             operands.append(builder.position(axis, int64))
         if pattern.row is not None:
             operands.append(self.looked_up(node, operands[0], self.lies(pattern.row, node, pattern)))
+        if pattern.moved:
+            operands = [self.moved(node, pattern, operands)]
         if pattern.drawn is not None:
             operands.append(_drawn_number(builder, node, operands, self.lies(pattern.drawn, node, pattern)))
         if pattern.scattered:
@@ -138,7 +144,7 @@ class _Writer:
         for i, (t, own) in enumerate(zip(node.inputs, pattern.inputs, strict=True)):
             if own is not None:
                 out.append(self.value(t))
-            elif i or pattern.row is None:  # not the gathered table
+            elif i >= len(pattern.moved) and (i or pattern.row is None):  # not the gathered table
                 self.others.append(t)
         return out
 
@@ -175,6 +181,25 @@ class _Writer:
         self.lookups.append((table, places))
         return self.builder.gather(table, node.outputs[0].dtype, place, along)
 
+    def moved(self, node: Node, pattern: IndexMaps, filler: Sequence[int]) -> int:
+        """The element of a node that moves elements: of its first input that has one there, else the `filler`, or 0."""
+        loops = SymbolicLoops(self.builder)
+        value = Symbol(self.builder, filler[0]) if filler else None
+        for tensor, own in reversed([*zip(node.inputs, pattern.moved, strict=False)]):
+            axes = self.lies(tuple(p.axis for p in own), node, pattern)
+            places = tuple(replace(p, axis=axis) for p, axis in zip(own, axes, strict=True))
+            number = self.tables.setdefault((tensor, places), len(self.inputs))
+            if number == len(self.inputs):
+                self.inputs.append(tensor)
+                self.input_axes.append(tuple(p.axis if p.is_whole else None for p in places))
+                self.moves[number] = places
+            row, along, inside = _row_at(loops, number, places)
+            value, other = loops.gather(number, tensor.dtype.base, row, along), value
+            if inside is not None and other is not None:
+                value = SymbolicMath.where(inside, value, other)
+        assert value is not None
+        return value.number
+
     def output(self, tensor: Tensor, *, alone: bool) -> None:
         """Store a tensor. `alone`: nothing else is stored."""
         axes = [x for x in self.axes_of[tensor] if x is not None]
@@ -210,6 +235,7 @@ class _Writer:
             sizes=sizes,
             assumed=tuple(assumed),
             ranges=tuple(dict.fromkeys(self.ranges)),
+            moves=tuple(self.moves.items()),
             lookups=tuple(dict.fromkeys(self.lookups)),
             tables=tuple(
                 (outputs.index(t), placed, shapes.index(count))
@@ -217,6 +243,29 @@ class _Writer:
                 if t in outputs
             ),
         )
+
+
+def _row_at(loops: SymbolicLoops, number: int, places: Places) -> tuple[Symbol, list[int], Symbol | None]:
+    """The places in input `number` as a row of a table, -1 for none; the axes along which rows lie; whether there is such a row.
+
+    The last dimensions, as far as they lie in the order of memory, are rows; the others are one row number.
+    """
+    along: list[int] = []
+    first = [*enumerate(places)]
+    while first and (p := first[-1][1]).is_whole and (p.axis is None or p.axis < min(along, default=p.axis + 1)):
+        along += [] if p.axis is None else [p.axis]
+        first.pop()
+    row, inside = loops.constant(0, int64), None
+    for d, p in first:
+        at = loops.constant(0, int64) if p.axis is None else loops.position(p.axis)
+        size = loops.size(f"extent{number}_{d}")
+        if not p.is_whole:
+            at = (at if p.step == 1 else at * p.step) + loops.size(f"begin{number}_{d}")
+        if p.is_masked:
+            here = (at >= 0) & (at < size)
+            inside = here if inside is None else inside & here
+        row = row * size + at if d else at
+    return row if inside is None else SymbolicMath.where(inside, row, -1), along, inside
 
 
 def _drawn_number(builder: LoopNestBuilder, node: Node, stream: Sequence[int], lies: AxisMap) -> int:

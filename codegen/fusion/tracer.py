@@ -143,10 +143,10 @@ class SymbolicMath(NumpyMath):
 
 
 class SymbolicLoops:
-    """A loop nest that is written as arithmetic on symbols."""
+    """A loop nest that is written as arithmetic on symbols: a new one over a space, or more of one that a builder has begun."""
 
-    def __init__(self, reduced: Sequence[bool]) -> None:
-        self.builder = LoopNestBuilder(reduced)
+    def __init__(self, space: Sequence[bool] | LoopNestBuilder) -> None:
+        self.builder = space if isinstance(space, LoopNestBuilder) else LoopNestBuilder(space)
 
     def load(self, position: int, dtype: DType, axes: Iterable[int]) -> Symbol:
         """An element of an input."""

@@ -309,8 +309,7 @@ class FusedGpuKernel(GpuKernel):
         group, sized = self.group, self.group.sized(shapes, others)
         if sized is None:
             return None
-        names = dict(zip(size_names(group.loops), sized.loops, strict=True))
-        names |= {rows_in(f"in{table}"): shapes[table][0] for table, _ in group.lookups}
+        names = dict(zip(size_names(group.loops), sized.loops, strict=True)) | sized.numbers
         names |= {rows_in(f"out{i}"): count for i, count in sized.rows.items()}
         elements = math.prod(sized.outputs[0][0]) if sized.rows else 0
         return Choice(fused(group.loops, sized.loops, elements), names | {"elements": elements}, sized.outputs)

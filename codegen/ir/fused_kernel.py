@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.core.graph import Node, Tensor
+from ...graph.core.places import Places
 from .index_maps import AxisMap
 from .loop_nest import LoopNest
 from .partition import PartitionStep, RecvTensor, inputs_of_step, node_of
@@ -52,12 +53,14 @@ class KernelSizes:
         space: the size of each axis of the iteration space. loops: that of each axis of the kernel's loops, which join such axes.
         outputs: the shape and element type of each output.
         rows: the number of rows of each output that is a table, by the output's position.
+        numbers: the other sizes that the loops ask for, by name, and of each input that is a table the number of its rows.
     """
 
     space: list[int]
     loops: tuple[int, ...]
     outputs: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
     rows: dict[int, int]
+    numbers: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,8 @@ class FusedKernel:
         checks: tensors that decide, together with `after`, whether the nodes are dead: all of them are, or none.
         after: nodes, and numbers of channels, that the nodes wait for and that may be dead.
         is_guarded: whether the nodes may be dead.
+        moves: (input, places): the input is read at these places. `input_axes` has the axes of its whole dimensions only; the others have
+            the tensor's static sizes.
         tables: (output, input, shape): the output is a table, the input holds the indices of the rows to add to, and the value of that
             one of `shapes` is the number of rows. Such an output is the only one.
         schedule: in which loops it runs; None: not decided yet. On GPUs that depends on sizes.
@@ -107,6 +112,7 @@ class FusedKernel:
     lookups: tuple[tuple[int, int], ...] = ()
     tables: tuple[tuple[int, int, int], ...] = ()
     schedule: CpuSchedule | None = None
+    moves: tuple[tuple[int, Places], ...] = ()
 
     def sizes_for(self, shapes: Sequence[tuple[int, ...]], values: Sequence[Sequence[int]]) -> list[int] | None:
         """Sizes of the space's axes for inputs of these shapes; None if they violate fusion's assumptions.
@@ -115,15 +121,15 @@ class FusedKernel:
         """
         sizes = list(self.sizes)
         seen = [False] * len(sizes)
-        tables = {table for table, _ in self.lookups}
+        tables, moved = {table for table, _ in self.lookups}, dict(self.moves)
         for i, (shape, axes) in enumerate(zip(shapes, self.input_axes, strict=True)):
             if i in tables:
                 shape = shape[1:]
             if len(shape) != len(axes):
                 return None
-            for d, axis in zip(shape, axes, strict=True):
+            for at, (d, axis) in enumerate(zip(shape, axes, strict=True)):
                 if axis is None:
-                    if d != 1:
+                    if d != (self.inputs[i].dims or ())[at] if i in moved else d != 1:
                         return None
                 elif sizes[axis] is None or not seen[axis] and sizes[axis] == d:
                     sizes[axis] = d
@@ -157,7 +163,12 @@ class FusedKernel:
             shape = tuple(1 if a is None else space[a] for a in axes)
             outputs.append(((rows[i], *shape) if i in rows else shape, t.dtype.base.np))
         joined = tuple(math.prod(space[a] for a in part) for part in self.parts)
-        return KernelSizes(space, joined, tuple(outputs), rows)
+        numbers = {f"begin{i}_{d}": place.begin for i, places in self.moves for d, place in enumerate(places)}
+        numbers |= {f"extent{i}_{d}": size for i, _ in self.moves for d, size in enumerate(shapes[i])}
+        gathers = [v for v in self.loops.values if v.op == "gather"]
+        widths = {v.data: math.prod(joined[a] for a in self.loops.row_axes(v)) for v in gathers}
+        numbers |= {f"rows_in{i}": math.prod(shapes[i]) // width for i, width in widths.items()}
+        return KernelSizes(space, joined, tuple(outputs), rows, numbers)
 
     def joined_sizes(self) -> list[int | None]:
         """Static size of each axis of `loops`."""

@@ -15,7 +15,7 @@ shapes against that, and against what is `assumed` of values that are known only
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -24,6 +24,7 @@ import numpy as np
 from ...graph.core.constant_value import static_dims, static_value
 from ...graph.core.dtypes import DType, bfloat16, float16, float32, float64, int32, int64
 from ...graph.core.graph import Node, Tensor
+from ...graph.core.places import Places
 from ...graph.core.shape import element_count
 from .loop_nest import NotFusibleError
 from .nodes import PASSED_ON
@@ -44,6 +45,7 @@ RANDOM_OPS: dict[str, tuple[str, tuple[DType, ...]]] = {
 }
 """Counter-based random op -> the kind of `random` that it is in a loop nest, and the element types that kernels compute. The references
 of other types round in another way."""
+_MOST_PARTS = 4  # of a concatenation that a kernel reads in place: each element asks for all of them
 VIEWS = PASSED_ON | {"ExpandDims", "Squeeze", "Reshape", "BroadcastTo"}
 
 AxisMap: TypeAlias = "tuple[int | None, ...]"
@@ -81,6 +83,7 @@ class IndexMaps:
         scanned: for a running sum or product along the reduced label, whether it starts at the end.
         scattered: whether the node's result is a table to whose rows it adds; its output has the labels of a row.
         drawn: for a random node, the labels of its result; each number depends on its position in the result.
+        moved: for an op that moves elements (`OpDef.places`), the places in the inputs that it moves, with labels.
         unknown: for labels without a static size, the symbolic sizes of their tensors (`symbolic_shape.py`).
     """
 
@@ -96,12 +99,18 @@ class IndexMaps:
     drawn: AxisMap | None = None
     scanned: bool | None = None
     scattered: bool = False
+    moved: tuple[Places, ...] = ()
     unknown: Mapping[int, frozenset[Size]] = field(default_factory=dict)
 
     @property
     def before(self) -> tuple[int, ...]:
         """Inputs that must be computed before the kernel runs: checked inputs, and inputs read at other positions than their own."""
         return (1,) if self.scattered else self.checked if self.row is None else (0, 1)
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether the node moves elements, and its inputs have no element for some of its places."""
+        return any(p.is_masked for places in self.moved[:1] for p in places)
 
     def data_of(self, node: Node) -> list[tuple[Tensor, AxisMap]]:
         """The node's inputs that hold data, with their labels."""
@@ -140,26 +149,9 @@ def index_maps_of(node: Node) -> IndexMaps:
             raise NotFusibleError(f"the rank of {t.name} is not known")
         if 0 in t.dims:
             raise NotFusibleError("it has no elements")
-    if node.type == "OneHot":
-        return _one_hot_pattern(node)
-    if node.type in LOOKUPS:
-        return _lookup_pattern(node)
-    if node.type in SCANS:
-        return _scanned_pattern(node)
-    if node.type in SCATTERS:
-        return _scattered_pattern(node)
-    if node.type in RANDOM_OPS:
-        return _drawn_pattern(node)
-    if (
-        node.type in REDUCTIONS
-        or node.type in LAST_AXIS
-        or node.type in EXTREMES
-        or node.type in ("L2Loss", "BiasAddGrad")
-    ):
-        return _reduction_pattern(node)
-    if node.type in ("Reshape", "ExpandDims", "Squeeze"):
-        return _reshape_pattern(node)
-    return _elementwise_pattern(node)
+    if node.opdef.places is not None:
+        return _moved_pattern(node, node.opdef.places(node))
+    return _PATTERNS.get(node.type, _elementwise_pattern)(node)
 
 
 def _sizes(labels: AxisMap, dims: tuple[int | None, ...]) -> dict[int, int | None]:
@@ -268,6 +260,24 @@ def _lookup_pattern(node: Node) -> IndexMaps:
     return IndexMaps((None, own, *(None for _ in axis)), (labels,), frozenset(), _sizes(labels, dims), row=row)
 
 
+def _moved_pattern(node: Node, found: Sequence[Places | None] | None) -> IndexMaps:
+    dims = node.outputs[0].dims or ()
+    labels = _numbered(dims)
+    known = [
+        [replace(p, axis=None if p.axis is None else labels[p.axis]) for p in places]
+        for places in found or ()
+        if places is not None
+    ]
+    if found is None or len(known) < len(found) or any(t.dtype.is_ref for t in node.inputs):
+        raise NotFusibleError("what it moves is not known before the graph runs")
+    if len(found) > _MOST_PARTS:
+        raise NotFusibleError("it has many parts")
+    if any(places and places[-1].axis not in (None, max(_sizes(labels, dims), default=None)) for places in known):
+        raise NotFusibleError("it moves the last axis: elements of its input would be read one by one")
+    inputs = (*(None for _ in node.inputs[:2]), ()) if node.type == "PadV2" else (None,) * len(node.inputs)
+    return IndexMaps(inputs, (labels,), frozenset(), _sizes(labels, dims), True, moved=tuple(map(tuple, known)))
+
+
 def _scanned_pattern(node: Node) -> IndexMaps:
     dims = node.inputs[0].dims or ()
     axis = static_value(node.inputs[1])
@@ -316,6 +326,17 @@ def _reshape_pattern(node: Node) -> IndexMaps:
     assumed = (ShapeAssumption(node.inputs[1], made),) if node.type == "Reshape" else ()
     inputs = (counted(before), *(None for _ in node.inputs[1:]))
     return IndexMaps(inputs, (made,), frozenset(), dict(enumerate(old)), True, assumed)
+
+
+_PATTERNS: dict[str, Callable[[Node], IndexMaps]] = {
+    "OneHot": _one_hot_pattern,
+    **dict.fromkeys(LOOKUPS, _lookup_pattern),
+    **dict.fromkeys(SCANS, _scanned_pattern),
+    **dict.fromkeys(SCATTERS, _scattered_pattern),
+    **dict.fromkeys(RANDOM_OPS, _drawn_pattern),
+    **dict.fromkeys(REDUCTIONS | LAST_AXIS | EXTREMES | {"L2Loss", "BiasAddGrad"}, _reduction_pattern),
+    **dict.fromkeys(("Reshape", "ExpandDims", "Squeeze"), _reshape_pattern),
+}
 
 
 # --- gradients of broadcasts -----------------------------------------------------------------------------------------

@@ -89,6 +89,8 @@ class OpDef:
         gradient: the rule, or None where no gradient flows (comparisons, integer ops, state). A rule that needs ops of modules above
             is defined there, and added by `set_gradient`.
         cost: node -> Cost; by default one flop per output element, each input and output moved once.
+        places: for an op that only moves elements, node -> the places in each input that it moves, its first ones (`places.py`); None
+            where they are not known. All ranks are known. Behind the last input, it is the op's last input, or 0.
         traits: facts for the passes.
         device_types: types of devices that have a kernel, best first.
         ref_inputs: positions of inputs that take a reference to a variable instead of its value; `range(ANY)`: all inputs.
@@ -101,6 +103,7 @@ class OpDef:
     scalar: Callable[..., Any] | None = None
     gradient: GradientRule | None = None
     cost: Callable[[Node], Cost] | None = None
+    places: Callable[[Node], Sequence[Any] | None] | None = None
     traits: Trait = Trait.NONE
     device_types: tuple[str, ...] = ("GPU", "CPU")
     ref_inputs: tuple[int, ...] | range = ()

@@ -115,7 +115,8 @@ class CpuFusedKernel(PlannedKernel):
             arrays += [planner.empty((ranges[-1][1],), dtype.np) for dtype in self.source.partial]
             arrays.append(planner.empty((1,), np.dtype(np.int64)))
             planner.clear(arrays[-1])
-        planner.share(function, [*arrays, *sized.loops], ranges, self._threads)
+        numbers = [sized.numbers[name] for name in self.group.loops.sizes]
+        planner.share(function, [*arrays, *sized.loops, *numbers], ranges, self._threads)
         return outputs
 
     def _compare(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:

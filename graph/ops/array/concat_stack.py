@@ -13,6 +13,7 @@ from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.hooks import hooks
 from ...core.opdef import Attrs, Output, define, typed_attr
+from ...core.places import Place, Places, checked_places
 from ...core.shape import Dims, compatible, merge, text
 from ..math.cast import cast
 from ..math.common import same_type
@@ -96,7 +97,19 @@ def _concat_gradient(node: Node, grad: Any) -> Sequence[Any]:
     return [*split(grad, reshape(counts, [-1]), axis_input, num=len(values)), None]
 
 
-define("ConcatV2", _concat_rule, _concat, gradient=_concat_gradient, cost=move_cost)
+def _concat_places(node: Node) -> Sequence[Places | None] | None:
+    *values, axis_input = node.inputs
+    axis, rank, begin = static_int(axis_input), len(node.outputs[0].dims or ()), 0
+    if axis is None:
+        return None
+    at, found = axis % rank, []
+    for i, t in enumerate(values):
+        found.append(checked_places(node, i, [Place(d, begin * (d == at), 1, d != at, True) for d in range(rank)]))
+        begin -= (t.dims or ())[at] or 0
+    return found
+
+
+define("ConcatV2", _concat_rule, _concat, gradient=_concat_gradient, places=_concat_places, cost=move_cost)
 
 
 def concat(values: Any, axis: TensorLike, name: str | None = "concat") -> Tensor:

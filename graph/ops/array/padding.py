@@ -13,6 +13,7 @@ from ...core.dtypes import Array
 from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, choice_attr, define
+from ...core.places import Place, Places, checked_places
 from ...core.shape import of_rank, text
 from ..math.common import same_type
 from ..math.reduce import reduce_sum
@@ -26,6 +27,7 @@ from ..math.static_operands import (
     need_index,
     need_rank,
     op_scope,
+    static_ints,
 )
 from .concat_stack import stack
 from .ranges import range as range_
@@ -129,8 +131,16 @@ def _pad_v2(x: Array, paddings: Array, value: Array | None = None) -> Array:
     return out
 
 
-define("Pad", lambda inputs, attrs: [_padded(*inputs)], _pad_v2, cost=move_cost)
-define("PadV2", _pad_v2_rule, _pad_v2, cost=move_cost)
+def _pad_places(node: Node) -> Sequence[Places | None] | None:
+    flat = static_ints(node.inputs[1])
+    if flat is None:
+        return None
+    margins = enumerate(zip(flat[::2], flat[1::2], strict=True))
+    return [checked_places(node, 0, [Place(d, -low, 1, low == high == 0, True) for d, (low, high) in margins])]
+
+
+define("Pad", lambda inputs, attrs: [_padded(*inputs)], _pad_v2, places=_pad_places, cost=move_cost)
+define("PadV2", _pad_v2_rule, _pad_v2, places=_pad_places, cost=move_cost)
 
 # How far a mirror lies beyond the edge: REFLECT does not repeat the edge element, SYMMETRIC does.
 MIRROR_OFFSETS = {"REFLECT": 1, "SYMMETRIC": 0}

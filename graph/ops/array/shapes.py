@@ -15,6 +15,7 @@ from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define
 from ...core.operators import operators
+from ...core.places import Place, Places
 from ...core.shape import (
     VALUE_RANK,
     Dims,
@@ -351,10 +352,16 @@ def _transpose(x: Array, perm: Array) -> Array:
     return np.transpose(x, order)
 
 
+def _transpose_places(node: Node) -> Sequence[Places | None] | None:
+    order = static_ints(node.inputs[1])
+    return None if order is None else [tuple(Place(order.index(d)) for d in range(len(order)))]
+
+
 define(
     "Transpose",
     _transpose_rule,
     _transpose,
+    places=_transpose_places,
     gradient=lambda node, grad: [transpose(grad, invert_permutation(node.inputs[1])), None],
     cost=move_cost,
 )

@@ -22,6 +22,7 @@ from ...core.dtypes import Array, int64
 from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define, set_gradient, typed_attr
+from ...core.places import Place, Places, checked_places
 from ...core.shape import MAX_RANK, Dims, compatible, of_rank, text
 from ..math.common import same_type
 from ..math.reduce import reduce_sum
@@ -80,7 +81,15 @@ def _slice_gradient(node: Node, grad: Any) -> Sequence[Any]:
     return [pad(grad, stack([begin, after], axis=1)), None, None]
 
 
-define("Slice", _slice_rule, _slice, gradient=_slice_gradient, cost=no_cost)
+def _slice_places(node: Node) -> Sequence[Places | None] | None:
+    begins, sizes = static_ints(node.inputs[1]), static_ints(node.inputs[2])
+    if begins is None or sizes is None:
+        return None
+    spans = enumerate(zip(begins, sizes, strict=True))
+    return [checked_places(node, 0, [Place(d, b, is_whole=b == 0 and n == -1) for d, (b, n) in spans])]
+
+
+define("Slice", _slice_rule, _slice, gradient=_slice_gradient, places=_slice_places, cost=no_cost)
 
 
 def slice(input_: TensorLike, begin: TensorLike, size: TensorLike, name: str | None = None) -> Tensor:
@@ -267,7 +276,37 @@ def _strided_slice_gradient(node: Node, grad: Any) -> Sequence[Any]:
     return [back, None, None, None]
 
 
-define("StridedSlice", _strided_slice_rule, _strided_slice, gradient=_strided_slice_gradient, cost=no_cost)
+def _strided_slice_places(node: Node) -> Sequence[Places | None] | None:
+    x, *vectors = node.inputs
+    begin, end, strides = map(static_ints, vectors)
+    if begin is None or end is None or strides is None:
+        return None
+    index, dims = python_index(begin, end, strides, node.attrs), x.dims or ()
+    at = index.index(...) if ... in index else len(index)
+    rest = (py_slice(None),) * (len(dims) - sum(isinstance(s, int | py_slice) for s in index))
+    places, made, sizes = [], 0, iter(dims)
+    for s in (*index[:at], *rest, *index[at + 1 :]):
+        if isinstance(s, py_slice):
+            size = next(sizes)
+            if size is None and s not in (py_slice(None), py_slice(None, None, 1)):
+                return None
+            first, _, step = s.indices(size or 0)
+            places.append(Place(made, first, step, size is None))
+        elif isinstance(s, int):
+            size = next(sizes)
+            places.append(Place(None, s % size if size else s, is_whole=False))
+        made += not isinstance(s, int)
+    return [checked_places(node, 0, places)]
+
+
+define(
+    "StridedSlice",
+    _strided_slice_rule,
+    _strided_slice,
+    gradient=_strided_slice_gradient,
+    places=_strided_slice_places,
+    cost=no_cost,
+)
 
 
 def _strided_slice_grad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:

@@ -47,6 +47,8 @@ MOVES: dict[str, Any] = {
     "transposed": dt.transpose,
     "joined": lambda x: dt.concat([x, -x], 0),
     "every other": lambda x: x[::2],
+    "but the last": lambda x: x[..., :-1],
+    "padded": lambda x: dt.pad(x, [[1, 2]] + [[0, 1]] * (len(x.shape) - 1)),
     "picked": lambda x: dt.gather(x, dt.range(dt.shape(x)[0])[::-1]),
     "looked up": lambda x: dt.gather(x * 0.5, dt.range(dt.shape(x)[0])[::-1] // 2) * 2.0 - x,
     "stacked": lambda x: dt.stack([x, x], -1),

@@ -56,6 +56,10 @@ KERNELS: dict[str, tuple[tuple[int | None, ...], Callable[[Any], Any]]] = {
     ),
     "dropout": ((None, 8), lambda x: dt.nn.dropout(dt.nn.relu(x), rate=0.25)),
     "noisy_rows": ((None, 8), lambda x: dt.nn.softmax(x + dt.random_normal(dt.shape(x)))),
+    "padded_and_concatenated": (
+        (None, 6, 8),
+        lambda x: dt.nn.relu(dt.pad(x, [[0, 0], [1, 1], [0, 0]])) * dt.concat([x[:, 1:], x[:, :3]], 1),
+    ),
     "channels_first": ((2, 3, 5, 6), lambda x: dt.reduce_sum(dt.exp(x), [0, 2, 3])),
 }
 
@@ -85,7 +89,7 @@ def test_text_of_a_kernel_with_masked_places() -> None:
 def test_text_of_a_kernel_with_masked_places_along_rows() -> None:
     """Places along rows are masked by branches, of which LLVM makes loads with masks: of selects it makes gathers."""
     loops = depthwise(float32, Window((1, 2), (1, 1), padding="SAME"), 1, "NCHW")
-    compare("depthwise_channels_first", numba_source(loops).text)
+    compare("depthwise_channels_first", numba_source(loops, schedule_of(loops)).text)
 
 
 def compare(name: str, text: str) -> None:

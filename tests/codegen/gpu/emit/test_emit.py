@@ -1,6 +1,5 @@
 """Fused kernels for GPUs: their text, what they compile to, and their numbers in Triton's interpreter against the references."""
 
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -76,6 +75,13 @@ def labelled(x: Any) -> list[Any]:
     return [loss, *dt.gradients(loss, [x])]
 
 
+def moved(x: Any, y: Any) -> list[Any]:
+    """Elements that are read at other places, and in places that an input does not have."""
+    joined = dt.pad(x, [[0, 0], [2, 1], [0, 0]], constant_values=3.0) * dt.concat([y, x], 1)
+    rows = dt.reduce_sum(dt.concat([x, dt.tanh(x)], 2) * 2.0, 2)
+    return [joined, rows, dt.transpose(x, [1, 0, 2]) * 2.0, x[:, 1:, ::-2] - x[:, :-1, ::2] * 3.0]
+
+
 CASES: dict[str, tuple[tuple[Shape, ...], Callable[..., Any]]] = {
     "softmax": (((None, 13),), dt.nn.softmax),
     "layer norm": (((None, 13),), layer_norm),
@@ -97,6 +103,7 @@ CASES: dict[str, tuple[tuple[Shape, ...], Callable[..., Any]]] = {
     "rows looked up": (((6, 9), (9,)), lambda x, b: [layer_norm(dt.gather(x * 1.0, PLACES) * 3.0 + b), dt.tanh(dt.gather(b, PLACES))]),
     "rows added": (((None, 4, 6),), lambda x: segments(x)),
     "places": (((7, 13),), lambda x: [dt.argmax(dt.tanh(x), 1), dt.argmin(x * 2.0, 0), dt.one_hot(dt.argmax(x, 1), 13) * x]),
+    "moved": (((None, 4, 6), (None, 3, 6)), lambda x, y: moved(x, y)),
     "labels": (((4, 11),), lambda x: labelled(x)),
 }  # fmt: skip
 
@@ -157,12 +164,14 @@ def check(fetches: Sequence[Any], feeds: Sequence[Any], values: Sequence[Any], e
     for group in groups:
         inputs = [np.ascontiguousarray(known[t]) for t in group.inputs]
         vectors = [tuple(known[group.shapes[a.position]].tolist()) for a in group.assumed]
-        tables = {rows_in(f"in{table}"): inputs[table].shape[0] for table, _ in group.lookups}
-        tables |= {rows_in(f"out{i}"): int(known[group.shapes[at]]) for i, _, at in group.tables}
-        space = group.sizes_for([x.shape for x in inputs], vectors)
-        if space is None:  # broadcast in a way that fusion did not foresee: runs node by node
+        shapes = [x.shape for x in inputs]
+        told = {at: np.ravel(known[group.shapes[at]]).tolist() for *_, at in group.tables}
+        told |= {a.position: vector for a, vector in zip(group.assumed, vectors, strict=True)}
+        sized = group.sized(shapes, told)
+        if sized is None:  # broadcast in a way that fusion did not foresee: runs node by node
             continue
-        sizes = [math.prod(space[a] for a in part) for part in group.parts]
+        tables = sized.numbers | {rows_in(f"out{i}"): count for i, count in sized.rows.items()}
+        sizes = list(sized.loops)
         facts = specialise(group.loops, sizes)
         for routine in forms(group.loops, facts) if every_form else routines(group.loops, facts)[:1]:
             outputs = [np.full(known[t].shape, 77).astype(known[t].dtype) for t in group.outputs]
@@ -471,6 +480,9 @@ TEXTS: dict[str, tuple[tuple[int | None, ...], Callable[[Any], Any], tuple[int, 
     ),
     "looked_up_rows": (
         (None, 8), lambda x: dt.nn.softmax(dt.gather(x, dt.placeholder(dt.int32, [None, 3])) * 2.0), (5000, 48), 0,
+    ),
+    "padded_and_concatenated": (
+        (None, 6, 8), lambda x: dt.nn.relu(dt.pad(x, [[0, 0], [1, 1], [0, 0]])) * dt.concat([x[:, 1:], x[:, :3]], 1), (100, 8, 8), 0,
     ),
     "noisy_columns": ((None, 8), lambda x: dt.reduce_sum(x + dt.random_normal(dt.shape(x)), 0), (100, 40_001), 0),
 }  # fmt: skip
