@@ -88,15 +88,18 @@ function sources(start, back, n) {
 
 /* What each device runs and holds. */
 function measureDevices(p) {
-  for (const d of p.devices) Object.assign(d, { variables: 0, held: 0, heldExact: true, flops: 0, flopsExact: true, sent: 0, received: 0 });
+  for (const d of p.devices) Object.assign(d, { variables: 0, held: 0, heldExact: true, flops: 0, flopsExact: true, sent: 0, sentExact: true, received: 0, receivedExact: true });
   for (let i = 0; i < p.count; i++) {
     const d = p.devices[p.device[i]];
     if (p.runs[i]) { d.flops += p.flops[i]; d.flopsExact &&= !!p.flopsExact[i]; }
     if (p.isState[i]) { d.variables++; d.held += p.state[i]; if (p.isState[i] === 1) d.heldExact = false; }
   }
   for (let c = 0; c < p.channelNode.length; c++) {
-    p.devices[p.channelSource[c]].sent += p.channelBytes[c];
-    p.devices[p.channelTarget[c]].received += p.channelBytes[c];
+    const from = p.devices[p.channelSource[c]], to = p.devices[p.channelTarget[c]], exact = isExact(c, p);
+    from.sent += p.channelBytes[c];
+    to.received += p.channelBytes[c];
+    from.sentExact &&= exact;
+    to.receivedExact &&= exact;
   }
 }
 
@@ -123,7 +126,7 @@ function channelValue(channel) {
 }
 
 /* Whether its bytes per step are known: the number of a loop's iterations is not known. */
-const isExact = (channel) => plan.channelExact[channel] > 0 && (isControl(channel) || !plan.channelLoop[channel]);
+const isExact = (channel, of = plan) => of.channelExact[channel] > 0 && (of.channelOutput[channel] < 0 || !of.channelLoop[channel]);
 
 /* Who takes what a node makes: built once, for all nodes. */
 function consumers(node) {

@@ -146,7 +146,7 @@ function aboutDevice(box) {
       device.memory ? ["memory", bytesText(device.memory)] : null,
       ["runs", countText(device.nodes, "node") + ", " + flopsText(device.flops, device.flopsExact)],
       ["stores", countText(device.variables, "variable") + ", " + bytesText(device.held, device.heldExact)],
-      ["sends", bytesText(device.sent)], ["receives", bytesText(device.received)],
+      ["sends", bytesText(device.sent, device.sentExact)], ["receives", bytesText(device.received, device.receivedExact)],
     ]),
     section("Traffic per step", linkList(mine)),
     section("Variables", variables.length ? listOf(variables, (i) => [nodeLink(i), h("span", { class: "size" }, bytesText(plan.state[i], plan.isState[i] === 2))], 8) : null),

@@ -7,6 +7,8 @@ import page_plans
 import pytest
 from page_browser import box, find, find_all, open_page, press, texts, until
 
+import dovetail as dt
+
 pytestmark = page_browser.MARKS
 
 
@@ -227,6 +229,19 @@ def test_the_table_of_channels(driver, pages):
     assert texts(driver, ".rows .row > :nth-child(1)") == [c.name for c in plan.channels]
     find_all(driver, ".rows .row")[0].click()
     assert plan.channels[0].name in find(driver, "#detail").text
+
+
+def test_the_table_of_devices_marks_what_depends_on_unknown_sizes(driver, tmp_path):
+    with dt.Graph().as_default():
+        with dt.device("/job:worker/task:0"):
+            h = dt.square(dt.placeholder(dt.float32, [None, 256]))
+        with dt.device("/job:worker/task:1"):
+            plan = dt.place(dt.negative(h), {"worker": 2})
+    plan.to_html(tmp_path / "plan.html")
+    open_page(driver, tmp_path / "plan.html")
+    find(driver, "#tab-devices").click()
+    rows = [row.text.split("\n") for row in find_all(driver, ".rows .row")]
+    assert [row[-2:] for row in rows] == [["≥ 1.0 KiB", "0 B"], ["0 B", "≥ 1.0 KiB"]]
 
 
 def test_a_hundred_thousand_nodes_are_never_all_drawn(driver, pages):
