@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import socket
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..logs import Throttle
@@ -203,17 +204,30 @@ def mechanism_of(address: str, patience_s: float) -> str:
     return ""
 
 
+@contextlib.contextmanager
+def _same_socket(descriptor: int) -> Iterator[socket.socket]:
+    """A socket over a copy of the descriptor of another object. OSError: it is closed, or no socket: the number may have been reused."""
+    copy = os.dup(descriptor)
+    try:
+        # A name of this family is long enough for all.
+        sock = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, fileno=copy)
+    except OSError:
+        os.close(copy)
+        raise
+    with sock:
+        yield sock
+
+
 def peer_of(descriptor: int) -> object:
     """The remote address of a TCP connection that another object owns; None if it is closed, or no connection."""
-    # A name of this family is long enough for all.
-    with contextlib.suppress(OSError), socket.fromfd(descriptor, socket.AF_INET6, socket.SOCK_STREAM) as sock:
+    with contextlib.suppress(OSError), _same_socket(descriptor) as sock:
         return sock.getpeername()
     return None
 
 
 def end_connection(descriptor: int, end: object) -> None:
-    """End the TCP connection of a descriptor if it still has that remote end. The number may have been reused since."""
-    with contextlib.suppress(OSError), socket.fromfd(descriptor, socket.AF_INET6, socket.SOCK_STREAM) as sock:
+    """End the TCP connection of a descriptor if it still has that remote end."""
+    with contextlib.suppress(OSError), _same_socket(descriptor) as sock:
         if end is not None and sock.getpeername() == end:
             sock.shutdown(socket.SHUT_RDWR)
 

@@ -46,6 +46,7 @@ RECOVERY_S = 30.0
 WORK_S = 60.0  # for the work of a call that goes on: hundreds of messages, on a busy machine
 ERRORS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError)
 LARGE = 1 << 20  # elements of a variable that is large
+MOST_DESCRIPTORS = 300  # of a task: about a hundred are in use
 
 
 @dataclass(frozen=True)
@@ -283,6 +284,8 @@ class Suite:
             self._recover(schedule, {before, saved})
             assert bystander.errors == [], f"{schedule}: the bystander: {bystander.errors[0]!r}"
             assert bystander.slowest_s < bound, f"{schedule}: the bystander waited {bystander.slowest_s:.1f} s"
+            held = self.held()
+            assert max(held.values()) < MOST_DESCRIPTORS, f"{schedule}: descriptors: {held}"
 
     def play_one_way(self, source: str, target: str) -> None:
         """Nothing that one task sends to another one gets there, and all else does: the step ends, and the next one works again."""

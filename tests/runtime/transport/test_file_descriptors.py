@@ -16,6 +16,7 @@ from echoing import WAIT_S, Connection, ping, until
 import dovetail as tf
 from dovetail.runtime.logs import Throttle
 from dovetail.runtime.rpc.pending_call import ConnectionPool
+from dovetail.runtime.transport.access_control import end_connection, peer_of
 from dovetail.runtime.transport.address import split_address
 from dovetail.runtime.transport.client import shared_context
 from dovetail.runtime.transport.endpoint import MAX_STRIKES, RESERVE, DescriptorReserve, Endpoint
@@ -115,3 +116,11 @@ def test_what_was_not_logged_is_counted() -> None:
 def test_long_names_of_peers_are_cut() -> None:
     assert name_of(b"\1" * 5) == "client 0101010101"
     assert name_of(b"\1" * 255) == f"client {'01' * 16}..."
+
+
+def test_a_number_that_is_another_file_by_now_is_no_connection_and_costs_no_descriptor(tmp_path: Path) -> None:
+    with (tmp_path / "reused").open("w") as file:
+        before = set(Path("/proc/self/fd").iterdir())
+        assert peer_of(file.fileno()) is None
+        end_connection(file.fileno(), ("127.0.0.1", 1))
+        assert len(set(Path("/proc/self/fd").iterdir())) == len(before)
