@@ -185,10 +185,12 @@ def plan_step(
             return replace(plan, solution=replace(solutions[-1], is_of_step=False))
         if not nodes:
             return replace(plan, solution=solutions[0])
-        # The search had not counted the readers' copies.
+        # The search had not counted the readers' copies. They are kept for a whole step, what is sent only from its arrival.
         if any(c.direct for c in plan.channels) and not Facts(plan).fits:
             decisions = placed(_search(step, kept, solutions, in_place=False))
             plan = step.ordered(decisions)
+            if not Facts(plan).fits:
+                plan = replace(step, in_place=False).ordered(decisions)
         plan = step.predicted(plan, solutions[-1])
         if options.strategy in FROM_RULES:
             with_place = graph.nodes if to_place is None else to_place
@@ -213,7 +215,11 @@ def _on_machine(cluster: Cluster, given: Calibration | str | os.PathLike[str] | 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A step, and the passes from a placement to its plan. Attributes are those of `plan_step`; `nodes`: what it runs, inputs first."""
+    """A step, and the passes from a placement to its plan.
+
+    Attributes are those of `plan_step`, and `nodes`: what it runs, inputs first; `in_place`: whether it reads variables in other tasks'
+    memory where it can.
+    """
 
     graph: Graph
     cluster: Cluster
@@ -224,6 +230,7 @@ class _Step:
     feeds: Sequence[Tensor]
     nodes: Sequence[Node]
     sizes: Sizes
+    in_place: bool = True
 
     def ordered(self, decisions: Placement) -> Plan:
         """The plan of the step in this placement; if it was searched, with the faster of both orders of nodes."""
@@ -247,7 +254,8 @@ class _Step:
         else:
             nodes = execution_order(
                 nodes, device_of, cluster, feeds=self.feeds, costs=options.costs, narrow=narrow, contended=options.contended,
-                fetches=self.counted, sizes=self.sizes, at_hand=at_hand(nodes, cluster, self.access, fed),
+                fetches=self.counted, sizes=self.sizes,
+                at_hand=at_hand(nodes, cluster, self.access, fed, self.in_place),
             )  # fmt: skip
         bypassed = bypassed_noops(nodes, device_of)
         cut = partition(
@@ -255,7 +263,10 @@ class _Step:
         )  # fmt: skip
         if ranked is not None:
             cut = ranked.sends_first(cut)
-        cut = one_sided.reads(cut, nodes, decisions.device_of, {*self.targets, *(t.op for t in self.fetches)}, bypassed)
+        if self.in_place:
+            cut = one_sided.reads(
+                cut, nodes, decisions.device_of, {*self.targets, *(t.op for t in self.fetches)}, bypassed
+            )
         cut = resized(cut, self.sizes)
         if options.enable_recv_scheduling:
             cut = schedule_receives(cut)
@@ -302,6 +313,8 @@ class _Step:
             check_state(other.decisions)
             check_assignment(problem, assignment)
         except (ResourceExhaustedError, InfeasibleError):
+            return plan
+        if not Facts(other).fits:
             return plan
         number = {str(d.name): i for i, d in enumerate(self.cluster.devices)}
         devices = np.array([number[other.decisions.device_of(n)] for n in topologically(placed)], np.int32)
