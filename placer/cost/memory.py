@@ -13,7 +13,7 @@ from ...graph.core.errors import ResourceExhaustedError
 from ...graph.core.graph import Node
 from ...graph.core.opdef import Trait
 from ..cluster.spec import DeviceInfo
-from ..render.text import listed, short, size_text
+from ..render.text import listed, short, size_text, sum_texts
 from ..rules.placement import Placement
 from .static import state_bytes
 
@@ -38,7 +38,6 @@ def check_state(placed: Placement) -> None:
         may = [other for other in devices if str(other.name) in candidates]
         if all(other.memory_bytes is not None and other.memory_bytes < largest[1] for other in may):
             raise one_too_large([largest], may, len(may) == len(devices))
-        text = f"{_needed(state)} on {short(str(devices[d].name))}, which has {size_text(room)}"
         rooms = [d.memory_bytes for d in devices]
         total, has = sum(size for _, _, size in stored), sum(room or 0 for room in rooms)
         if None not in rooms and total > has:
@@ -47,7 +46,7 @@ def check_state(placed: Placement) -> None:
             )
         else:
             cure = f'Spread them with device blocks or with strategy="auto", or {MORE}'
-        raise _error(state, text, sum(size for _, size in state) - room, cure)
+        raise _error(state, f" on {short(str(devices[d].name))}, which has", room, cure)
 
 
 def one_too_large(
@@ -60,45 +59,45 @@ def one_too_large(
     """
     room = max(d.memory_bytes or 0 for d in may)
     it = "it" if len(state) == 1 else "they"
-    text = (
-        f"{_needed(state)}, and no device{'' if anywhere else f' that {it} may be on'} has more than {size_text(room)}"
-    )
     cure = (
         "Split it with a partitioner" if len(state) == 1 else "They must share a device: take away what colocates them"
     )
-    return _error(state, text, sum(size for _, size in state) - room, f"{cure}, or {MORE}")
+    where = "" if anywhere else f" that {it} may be on"
+    return _error(state, f", and no device{where} has more than", room, f"{cure}, or {MORE}")
 
 
-def all_too_large(
-    state: Sequence[tuple[Node, float]], may: Sequence[DeviceInfo], missing: float
-) -> ResourceExhaustedError:
-    """The error for variables that have no room on the devices on which alone they may be.
+def all_too_large(state: Sequence[tuple[Node, float]], may: Sequence[DeviceInfo]) -> ResourceExhaustedError:
+    """The error for variables that have no room on the devices on which alone they may be, in all or in pieces.
 
     Args:
-        state: (node, bytes) of all of them. missing: the bytes that they need more than there are; 0 where the sums fit, but not
-            the pieces.
+        state: (node, bytes) of all of them. may: the devices that they may be on.
     """
     names = listed((short(str(d.name)) for d in may), NAMED)
-    have = size_text(sum(d.memory_bytes or 0 for d in may))
-    text = f"{_needed(state)}, and may only be on {names}, which {'has' if len(may) == 1 else 'have'} {have}"
-    if missing:
-        return _error(state, text, missing, f"Allow more devices, or {MORE}")
-    largest = max(size for _, size in state)
-    text += f", but no way was found to give each a place: the largest needs {size_text(largest)}"
-    return _error(state, text, 0.0, f"Allow more devices, {MORE}, or split the largest with a partitioner")
+    where = f", and may only be on {names}, which {'has' if len(may) == 1 else 'have'}"
+    have = sum(d.memory_bytes or 0 for d in may)
+    if sum(size for _, size in state) > have:
+        cure = f"Allow more devices, or {MORE}"
+    else:
+        cure = f"Allow more devices, {MORE}, or split the largest with a partitioner"
+    return _error(state, where, have, cure)
 
 
-def _needed(state: Sequence[tuple[Node, float]]) -> str:
-    """`'a', 'b' need 2.0 MiB together`, the largest first."""
+def _error(state: Sequence[tuple[Node, float]], where: str, room: float, cure: str) -> ResourceExhaustedError:
+    """The error for `'a', 'b' need 2.0 MiB together{where} 1.0 MiB: 1.0 MiB too little`, the largest first.
+
+    `room`: the bytes there. Where they suffice in all, no way was found to give each variable a place.
+    """
     heavy = sorted(state, key=lambda entry: -entry[1])
+    node, largest = heavy[0]
+    total = sum(size for _, size in state)
     names = listed((f"'{n.name}'" for n, _ in heavy), NAMED)
-    need = size_text(sum(size for _, size in state))
-    return f"{names} needs {need}" if len(state) == 1 else f"{names} need {need} together"
-
-
-def _error(state: Sequence[tuple[Node, float]], text: str, missing: float, cure: str) -> ResourceExhaustedError:
-    node = max(state, key=lambda entry: entry[1])[0]
+    if total > room:
+        need, there, missing = sum_texts(total, room, total - room)
+        less = f": {missing} too little"
+    else:
+        need, there = size_text(total), size_text(room)
+        less = f", but no way was found to give each a place: the largest needs {size_text(largest)}"
+    needs = f"{names} needs {need}" if len(state) == 1 else f"{names} need {need} together"
     line = node.source
     made = f"\n  '{node.name}' was created at {line}" + (f": {line.text}" if line.text else "")
-    less = f": {size_text(missing)} too little" if missing else ""
-    return ResourceExhaustedError(node, node, f"Memory does not suffice: {text}{less}. {cure}.{made}")
+    return ResourceExhaustedError(node, node, f"Memory does not suffice: {needs}{where} {there}{less}. {cure}.{made}")

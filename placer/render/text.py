@@ -25,14 +25,32 @@ def short(device: str) -> str:
     return device.replace("/replica:0", "").replace("/device:", "/")
 
 
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
 def size_text(count: float, exact: bool = True) -> str:
     """Bytes for people: `3.2 MiB`; after `≥` where some sizes are unknown."""
-    value, bound = float(count), "" if exact else AT_LEAST
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return bound + (f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}")
-        value /= 1024
-    return f"{bound}{value:.1f} TiB"
+    return ("" if exact else AT_LEAST) + _size_in(float(count), _unit_of(count))
+
+
+def sum_texts(*counts: float) -> list[str]:
+    """Bytes of one sum, for people who do it: as `size_text`, or where rounding would hide it, all in the unit of the smallest."""
+    units = [_unit_of(count) for count in counts]
+    if any(round(count / 1024**u, 1) * 1024**u != count for count, u in zip(counts, units, strict=True)):
+        units = [min(units)] * len(units)
+    return [_size_in(count, unit) for count, unit in zip(counts, units, strict=True)]
+
+
+def _unit_of(count: float) -> int:
+    """The number in `UNITS` of the largest unit of which there is one."""
+    unit = 0
+    while count >= 1024 ** (unit + 1) and unit + 1 < len(UNITS):
+        unit += 1
+    return unit
+
+
+def _size_in(count: float, unit: int) -> str:
+    return f"{count / 1024**unit:.{1 if unit else 0}f} {UNITS[unit]}"
 
 
 def number_text(count: float, exact: bool = True) -> str:

@@ -21,7 +21,7 @@ from ...graph.core.errors import InvalidArgumentError, ResourceExhaustedError
 from ...graph.core.graph import Node, Tensor
 from ..cluster.spec import Cluster
 from ..cost.memory import NAMED, all_too_large, one_too_large
-from ..render.text import count_text, listed, size_text
+from ..render.text import count_text, listed, size_text, sum_texts
 from ..render.timeline import time_text
 from ..rules.colocation import Groups
 from . import FROM_RULES, SEARCHES
@@ -216,8 +216,10 @@ def _too_much_at_once(
 ) -> ResourceExhaustedError:
     node, device = nodes[e.at], cluster.devices[e.device]
     alive = listed((f"'{nodes[i].name}' ({size_text(round(size))})" for i, size in e.alive), NAMED)
-    need, have = sum(size for _, size in e.alive), size_text(int(problem.capacity[e.device]))
-    what = f"{size_text(round(need))} at once: {alive}"
+    need, have, less = sum_texts(
+        round(sum(size for _, size in e.alive)), int(problem.capacity[e.device]), int(np.ceil(e.short))
+    )
+    what = f"{need} at once: {alive}"
     if e.proven:
         text = f"'{node.name}' ({node.type}) needs {what}; no device that it may be on has more than {have}"
     else:
@@ -227,8 +229,8 @@ def _too_much_at_once(
         )
     return ResourceExhaustedError(
         node, node,
-        f"Memory does not suffice at every moment of the step: {text}, {size_text(int(np.ceil(e.short)))} too little. Allow more "
-        f"devices, give them more memory, or make the batch smaller.\n  '{node.name}' was created at {node.source}",
+        f"Memory does not suffice at every moment of the step: {text}, {less} too little. Allow more devices, "
+        f"give them more memory, or make the batch smaller.\n  '{node.name}' was created at {node.source}",
     )  # fmt: skip
 
 
@@ -240,4 +242,4 @@ def _does_not_fit(
     may = [cluster.devices[d] for d in e.devices]
     if e.short and len(np.unique(problem.group[heavy])) == 1:
         return one_too_large(state, may, len(may) == problem.devices)
-    return all_too_large(state, may, e.short)
+    return all_too_large(state, may)

@@ -133,6 +133,12 @@ class Facts:
             return True
         return bool((np.array(self.timeline.peak) <= room).all())
 
+    def peak(self, device: str) -> int:
+        """The most bytes that the step is predicted to need on a device at once; 0 if there is no prediction."""
+        if self.timeline is None:
+            return 0
+        return round(self.timeline.peak[self.timeline.devices.index(device)])
+
     @cached_property
     def seconds(self) -> float:
         """The predicted time of the step."""

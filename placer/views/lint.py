@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ...graph.core.errors import OpError
 from ..plan_data import PlanData
-from ..render.text import size_text
+from ..render.text import short, size_text
 from ..render.timeline import time_text
 from .facts import Facts, without_compiling
 from .lint_devices import idle, memory, setters_overridden, slower_than_one, uneven_bytes, uneven_work
@@ -35,7 +35,9 @@ CHECKS: Mapping[str, Callable[[Facts], Iterator[PlanWarning]]] = {
     "memory": memory,
 }
 """Kind of warning -> what finds it."""
-MAY_SLOW_DOWN = frozenset({"setter-overridden", "uneven-bytes", "memory"})
+FOR_MEMORY = frozenset({"uneven-bytes", "memory"})
+"""The checks of memory that one device needs."""
+MAY_SLOW_DOWN = FOR_MEMORY | {"setter-overridden"}
 """The checks whose changes may make a step slower: they are for what the program says, or for memory."""
 PREDICTING = frozenset({"slower-than-one", "slow-read", "small-batch", "uneven-work", "idle", "memory"})
 """The checks that predict times, or memory at each moment."""
@@ -76,10 +78,14 @@ def _applied(warning: PlanWarning, facts: Facts, place: PlaceFunction) -> PlanWa
     if warning.change.batch is not None:
         rows, more = warning.change.batch
         parts = [f"predicted time for {rows} examples {time_text(new.seconds * rows / more)} instead of {now}"]
-    sent, was = new.bytes_between_tasks, facts.bytes_between_tasks
-    if sent != was:
-        then, now = (size_text(size, size == 0 or of.is_exact) for size, of in ((sent, new), (was, facts)))
-        parts.append(f"{then} instead of {now} between tasks")
+    sizes = {"between tasks": (new.bytes_between_tasks, facts.bytes_between_tasks)}
+    if warning.kind in FOR_MEMORY:
+        device = warning.devices[0]
+        sizes[f"on {short(device)}"] = new.peak(device), facts.peak(device)
+    for where, (size, was) in sizes.items():
+        then, now = size_text(size, size == 0 or new.is_exact), size_text(was, was == 0 or facts.is_exact)
+        if then != now:
+            parts.append(f"{then} instead of {now} {where}")
     slower = new.seconds >= facts.seconds if warning.kind in ("idle", "uneven-work") else new.seconds > facts.seconds
     slower &= warning.change.batch is None and warning.kind not in MAY_SLOW_DOWN
     return replace(warning, fixed=fixed, result=f"{'No gain' if slower else 'Result'}: {', '.join(parts)}")

@@ -17,7 +17,7 @@ from dovetail.placer.cluster.load import make_cluster
 from dovetail.placer.cost.static import device_loads, state_bytes, traffic
 from dovetail.placer.pipeline import place
 from dovetail.placer.render.page import packed
-from dovetail.placer.render.text import ROWS, WIDTH, filled, size_text, table, where
+from dovetail.placer.render.text import ROWS, WIDTH, filled, size_text, sum_texts, table, where
 from dovetail.placer.render.timeline import time_text
 from dovetail.placer.serialize.write import plan_lines
 from dovetail.placer.views import facts
@@ -323,6 +323,13 @@ def test_unknown_sizes_are_lower_bounds():
 )
 def test_sizes(count, text):
     assert size_text(count) == text and size_text(count, exact=False) == "≥ " + text
+
+
+def test_sizes_of_one_sum_add_up_as_they_are_written():
+    assert sum_texts(2 << 20, 1536 << 10, 512 << 10) == ["2.0 MiB", "1.5 MiB", "512.0 KiB"]
+    assert sum_texts(1280 << 10, 400 << 10, 880 << 10) == ["1280.0 KiB", "400.0 KiB", "880.0 KiB"]
+    assert sum_texts(4_000_000, 1 << 20, 4_000_000 - (1 << 20)) == ["3.8 MiB", "1.0 MiB", "2.8 MiB"]
+    assert sum_texts(1_000_001, 1_000_000, 1) == ["1000001 B", "1000000 B", "1 B"]
 
 
 def test_a_variable_is_one_row_and_parts_are_opened_while_they_fit():

@@ -123,6 +123,12 @@ def test_variables_that_do_not_fit_are_named_with_what_is_short(graph):
                 "/job:w/task:3/CPU:0, which have 480.0 KiB, but no way was found to give each a place: the largest needs 64.0 KiB",
             },
         ),
+        (
+            5, 65536, 400, {
+                "rules": "need 1280.0 KiB together on /job:w/task:0/CPU:0, which has 400.0 KiB: 880.0 KiB too little",
+                "auto": "/job:w/task:3/CPU:0, which have 1.6 MiB, but no way was found to give each a place: the largest needs 256.0 KiB",
+            },
+        ),
     ],
 )  # fmt: skip
 def test_rules_and_searches_refuse_what_does_not_fit_alike_in_sums_that_add_up(
