@@ -73,12 +73,19 @@ def _differentiated(node: Node) -> tuple[str, Node] | None:
 
 
 def _beside(pairs: Mapping[Node, Node], facts: Facts) -> tuple[tuple[str, str], ...]:
-    """Each node of the gradients -> the node beside which `colocate_gradients_with_ops` puts it. A sum goes where it is used."""
+    """Each node of the gradients -> the node beside which `colocate_gradients_with_ops` puts it.
+
+    A sum goes where it is used by another gradient; a last one, such as that of a variable, is colocated with its first summand.
+    """
     found = dict(pairs)
     for g, f in pairs.items():
         for t in g.inputs:
             if t.op.type == "AddN" and t.op not in found and t.op in facts.device_of:
                 found[t.op] = f
+    by_name = {g.name: f for g, f in found.items()}
+    for node in facts.device_of:
+        if node.type == "AddN" and node not in found:
+            found.update((node, by_name[name]) for name in node.colocation if name in by_name)
     return tuple((g.name, f.name) for g, f in found.items())
 
 

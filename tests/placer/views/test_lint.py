@@ -176,6 +176,18 @@ def test_copies_of_what_is_read_in_place_count_as_memory():
     assert "/job:worker/task:1/CPU:0 is predicted to need 1.3 MiB at once" in only(plan, "memory").what
 
 
+def test_a_search_sends_what_does_not_fit_as_a_copy_for_the_whole_step():
+    devices = {"worker": [{"name": "cpu:0", "memory": 1400 << 10}]}
+    with dt.Graph().as_default():
+        y = dt.placeholder(dt.float32, [256, 256], name="x")
+        for i in range(4):
+            y = dt.matmul(y, dt.get_variable(f"w{i}", [256, 256]))
+        plan = dt.place(y, {"worker": 2}, devices=devices, strategy="auto", budget_s=0.1, profile="none")
+    assert len(plan.partitions) == 2 and not any(c.direct for c in plan.channels)
+    assert max(plan.simulate().peak) <= 1400 << 10 and "memory" not in kinds(plan)
+    assert plan.solution.lower_bound <= plan.solution.objective == plan.simulate().makespan
+
+
 def test_an_idle_card():
     devices = {"worker": ["cpu:0", "gpu:0"]}
     with dt.Graph().as_default():
@@ -252,6 +264,22 @@ def test_gradients_all_on_one_worker_and_the_plan_with_them_beside_their_ops():
     ]
     assert dt.simulate(found.fixed).makespan < dt.simulate(plan).makespan
     assert "gradients" not in kinds(beside) and "gradients" not in kinds(found.fixed)
+
+
+def test_the_sum_of_a_shared_variable_s_gradients_goes_with_them_out_of_the_block_of_their_call():
+    with dt.Graph().as_default():
+        x, losses = dt.placeholder(dt.float32, [512, 512], name="x"), []
+        with dt.device("/job:ps"):
+            w = dt.get_variable("w", [512, 512])
+        for i in range(2):
+            with dt.device(f"/job:worker/task:{i}"):
+                losses.append(dt.reduce_mean(dt.tanh(dt.matmul(dt.tanh(dt.matmul(x, w)), w))))
+        with dt.device("/job:worker/task:0"):
+            train = dt.train.GradientDescentOptimizer(0.1).minimize(dt.add_n(losses))
+        found = only(place(None, {"ps": 1, "worker": 2}, targets=train), "gradients", fix=True)
+    assert found.fixed is not None and found.result.startswith("Result: predicted step time")
+    towers = {d for n, d in found.fixed.placement.items() if "MatMul" in n and "_grad/" in n}
+    assert len(towers) == 2 and found.fixed.placement["gradients/AddN"] in towers
 
 
 def test_gradients_beside_a_model_on_one_worker_are_well():
