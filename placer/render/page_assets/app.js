@@ -108,7 +108,7 @@ function openPlan() {
     document.title += " · " + plan.program;
   }
   const remote = deviceLinksOnce().filter((l) => l.isRemote);
-  document.getElementById("summary").textContent = [countText(ran(), "node"), countText(plan.devices.filter((d) => d.nodes).length, "device"), countText(plan.tasks.length, "task"),
+  document.getElementById("summary").textContent = [countText(ran(), "node"), countText(usedDevices().length, "device"), countText(plan.tasks.length, "task"),
     bytesText(remote.reduce((n, l) => n + l.bytes, 0), remote.every((l) => l.exact)) + " between tasks per step", ...plan.charts.map((c) => lasts(c) + " " + c.label)].join(" · ");
   map.start(); // it fits the map into what the head leaves
 }

@@ -67,10 +67,13 @@ function bar(share, className) {
 
 // -- what there is to say
 
+const isUsed = (device) => device.nodes || device.variables;
+const usedDevices = () => plan.devices.filter(isUsed);
+
 function aboutPlan() {
   const remote = deviceLinksOnce().filter((l) => l.isRemote);
-  const idle = plan.devices.filter((d) => !d.nodes && !d.variables);
-  const used = plan.devices.filter((d) => d.nodes || d.variables);
+  const idle = plan.devices.filter((d) => !isUsed(d));
+  const used = usedDevices();
   return [
     head("Plan", countText(ran(), "node") + " on " + countText(used.length, "device")),
     facts([

@@ -115,6 +115,18 @@ def test_two_plans_stand_side_by_side(driver, tmp_path):
     assert not find_all(driver, "#map .pane") and find_all(driver, "#map g.device")
 
 
+def test_the_head_counts_devices_that_only_hold_variables_as_the_panel_does(driver, tmp_path):
+    with dt.Graph().as_default():
+        with dt.device("/job:ps"):
+            v = dt.get_variable("v", [4])
+        with dt.device("/job:worker"):
+            plan = dt.place(dt.negative(v), {"ps": 1, "worker": 1})
+    plan.to_html(tmp_path / "plan.html")
+    open_page(driver, tmp_path / "plan.html")
+    assert find(driver, "#summary").text.startswith("1 node · 2 devices · 2 tasks")
+    assert "1 node on 2 devices" in find(driver, "#detail").text
+
+
 def test_initializers_are_hidden_until_asked_for(driver, tmp_path):
     with dt.Graph().as_default() as graph:
         v = dt.Variable(dt.zeros([3], name="first"), name="v")
