@@ -368,7 +368,7 @@ PARTS: dict[str, tuple[Switch, Mapping[str, Callable[[], Call]]]] = {
             "updates": UPDATES | MODELS,
         }.items()
     },
-    "region-only kernels": (replaced("cpu.backend.may_be_region_only", lambda node: False), SMALL),
+    "region-only kernels": (replaced("cpu.regions.formation.alone", lambda node: None), SMALL),
     "worker pool": (replaced("cpu.native.plan.run", _alone), MODELS | UPDATES),
     "rematerialization": (replaced("target.OPERATIONS_PER_BYTE", 0.0), GRADIENTS | MODELS),
     "rules: shapes": (replaced("passes.rewrite.shape_rules", ()), UNKNOWN | MODELS),

@@ -17,7 +17,7 @@ from ..graph.core.errors import OpError
 from ..graph.core.gpu_models import GpuModel
 from ..graph.core.graph import Node, Tensor
 from ..graph.resources.resource_manager import Context, Resources, SessionState
-from .backend import Backend
+from .backend import Backend, bind
 from .fusion.epilogue import EpilogueKernel
 from .fusion.fuse import Fusion
 from .fusion.optimizer_loops import writes_in_place
@@ -25,7 +25,7 @@ from .gpu.ir import CompiledCall, Routine, Target
 from .ir.fused_kernel import FusedKernel, inputs_of, nodes_of, outputs_of
 from .ir.index_maps import LOOKUPS
 from .ir.partition import PartitionGraph, PartitionStep, node_of
-from .ir.program import Program, calls_of
+from .ir.program import Program, Updates, Work, calls_of, one_by_one
 from .memory.plan import Arena, MemoryPlan, TensorSizes, plan_memory, value_bytes
 from .options import KernelOptions
 from .passes.rewrite import Fired
@@ -34,61 +34,77 @@ from .pipeline import cpu_backend, passes_of, run_graph_passes, run_passes
 
 @dataclass(frozen=True)  # no slots: the source is computed on demand
 class KernelInfo:
-    """One fused kernel.
+    """A compiled kernel: of fused nodes, or hand-written for one node.
 
     Attributes:
-        number: its index among the kernels of its device.
-        group: the fused nodes.
+        number: its index among the fused kernels of its device; -1: it is hand-written.
+        step: the fused kernel, or the node.
         gpu: the GPU that its source, Triton's, is for; None: the source is Python for Numba.
         sizes: of its values.
         tf32: whether float32 products may be made in TF32.
         likely: gives what a GPU likely launches for each call, by the name of its last node.
+        written: the source text of a hand-written kernel.
     """
 
     number: int
-    group: FusedKernel
+    step: FusedKernel | Node
     gpu: GpuModel | None
     sizes: TensorSizes
     tf32: bool
     likely: Callable[[], Mapping[str, Routine]] = field(compare=False, repr=False)
+    written: str = ""
+
+    @property
+    def group(self) -> FusedKernel:
+        """The fused kernel."""
+        assert isinstance(self.step, FusedKernel)
+        return self.step
 
     @property
     def nodes(self) -> tuple[str, ...]:
         """Names of the nodes in it."""
-        return tuple(n.name for n in self.group.nodes)
+        return tuple(n.name for n in nodes_of(self.step))
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of its inputs, and of what it gathers from tables and slices; an unknown size counts as 1."""
-        tables = {i for i, *_ in (*self.group.lookups, *self.group.moves)}
-        looked_up = sum(self.sizes.bytes(n.outputs[0]) for n in self.group.nodes if n.type in LOOKUPS or n.opdef.places)
-        return looked_up + sum(self.sizes.bytes(t) for i, t in enumerate(self.group.inputs) if i not in tables)
+        """Bytes of its inputs, and of what it gathers from tables and slices; an unknown size counts as 1.
+
+        The values of variables that it changes are among them.
+        """
+        if isinstance(self.step, Node):
+            return sum(value_bytes(t, self.sizes) for t in self.step.inputs)
+        tables = {i for i, *_ in (*self.step.lookups, *self.step.moves)}
+        looked_up = sum(self.sizes.bytes(n.outputs[0]) for n in self.step.nodes if n.type in LOOKUPS or n.opdef.places)
+        return looked_up + sum(self.sizes.bytes(t) for i, t in enumerate(self.step.inputs) if i not in tables)
 
     @property
     def bytes_written(self) -> int:
-        """Bytes of its outputs."""
-        return sum(map(self.sizes.bytes, self.group.outputs))
+        """Bytes of its outputs, and of the variables that it changes."""
+        changed = [t for t in self.step.inputs if t.dtype.is_ref or t.dtype is resource and isinstance(self.step, Node)]
+        made = [t for t in self.step.outputs if not t.dtype.is_ref]
+        return sum(value_bytes(t, self.sizes) for t in changed) + sum(map(self.sizes.bytes, made))
 
     @property
     def bytes_saved(self) -> int:
         """Bytes of memory traffic that fusion saves: intermediate values that are not written and read back."""
-        inside = {t for n in self.group.nodes for t in n.outputs} - set(self.group.outputs)
-        taken = [t for n in self.group.nodes for t in n.inputs if t in inside]
+        nodes = nodes_of(self.step)
+        inside = {t for n in nodes for t in n.outputs} - set(self.step.outputs)
+        taken = [t for n in nodes for t in n.inputs if t in inside]
         return sum(map(self.sizes.bytes, [*inside, *taken]))
 
     @property
     def flops(self) -> float:
         """Arithmetic operations of one run."""
-        return sum(self.sizes.cost(n).flops for n in self.group.nodes)
+        return sum(self.sizes.cost(n).flops for n in nodes_of(self.step))
 
     @property
     def exact(self) -> bool:
         """Whether the sizes of all its values are known; if not, its bytes and operations are lower bounds."""
-        return _are_known(self.group.nodes, self.sizes)
+        return all(self.sizes.is_known(t) for n in nodes_of(self.step) for t in (*n.inputs, *n.outputs))
 
     @property
     def loops(self) -> str:
-        """The computation in loop IR; for a product, its prologues and epilogue."""
+        """The computation of a fused kernel in loop IR; for a product, its prologues and epilogue."""
         if isinstance(self.group, EpilogueKernel):
             return self.group.text()
         return str(self.group.loops)
@@ -96,6 +112,8 @@ class KernelInfo:
     @cached_property
     def source(self) -> str:
         """The source text that is compiled. A GPU kernel's depends on sizes; unknown sizes count as 1024."""
+        if isinstance(self.step, Node):
+            return self.written
         if self.gpu is None:
             from .cpu.kernels.fused import source_for  # loads the CPU code generator
 
@@ -106,68 +124,23 @@ class KernelInfo:
     @property
     def schedule(self) -> str:
         """How its loops run, as text. A GPU kernel's schedule depends on sizes; unknown sizes count as 1024."""
-        return str(self.group.schedule or self.likely().get(self.nodes[-1]) or "")
+        chosen = self.step.schedule if isinstance(self.step, FusedKernel) else None
+        return str(chosen or self.likely().get(self.nodes[-1]) or "")
 
     @property
     def seconds(self) -> float | None:
         """The least time on its GPU by the maker's figures: of its bytes or its operations, whichever is longer. None on a CPU."""
         if self.gpu is None:
             return None
-        return self.gpu.seconds(self.group.nodes, self.bytes_read + self.bytes_written, self.sizes.cost, self.tf32)
+        return self.gpu.seconds(nodes_of(self.step), self.bytes_read + self.bytes_written, self.sizes.cost, self.tf32)
 
     def __str__(self) -> str:
         took = "" if self.seconds is None else f", at least {self.seconds * 1e6:.3g} µs"
+        least = "" if self.exact else "≥ "  # bytes and operations depend on an unknown size
+        does = f"reads {least}{_bytes(self.bytes_read)}, writes {least}{_bytes(self.bytes_written)}, {least}{self.flops:,.0f} flops"
+        name = self.step.type if isinstance(self.step, Node) else f"kernel {self.number}"
         schedule = f"\n  {self.schedule}" if self.schedule else ""
-        return f"kernel {self.number}: {_does(self)}{took}\n  {', '.join(self.nodes)}{schedule}"
-
-
-@dataclass(frozen=True, slots=True)
-class OwnKernelInfo:
-    """A compiled kernel that is not made by fusion.
-
-    Attributes:
-        nodes: names of the nodes in it.
-        ops: their ops.
-        bytes_read: bytes of its inputs; an unknown size counts as 1. A variable's value is among them.
-        bytes_written: bytes of its outputs, and of the variables that it changes.
-        flops: arithmetic operations of one run.
-        source: the source text that is compiled.
-        exact: whether the sizes of all its values are known.
-    """
-
-    nodes: tuple[str, ...]
-    ops: tuple[str, ...]
-    bytes_read: int
-    bytes_written: int
-    flops: float
-    source: str
-    exact: bool
-
-    def __str__(self) -> str:
-        return f"{' with '.join(self.ops)}: {_does(self)}\n  " + ", ".join(self.nodes)
-
-
-def _own_info(nodes: Sequence[Node], source: str, sizes: TensorSizes) -> OwnKernelInfo:
-    made = {t for n in nodes for t in n.outputs}
-    read = [t for n in nodes for t in n.inputs if t not in made]
-    changed = sum(value_bytes(t, sizes) for n in nodes for t in n.inputs if t.dtype.is_ref or t.dtype is resource)
-    taken = {t for n in nodes for t in n.inputs}
-    written = sum(sizes.bytes(t) for t in made - taken if not t.dtype.is_ref)
-    return OwnKernelInfo(
-        tuple(n.name for n in nodes), tuple(n.type for n in nodes), sum(value_bytes(t, sizes) for t in read),
-        written + changed, sum(sizes.cost(n).flops for n in nodes), source, _are_known(nodes, sizes),
-    )  # fmt: skip
-
-
-def _are_known(nodes: Sequence[Node], sizes: TensorSizes) -> bool:
-    return all(sizes.is_known(t) for n in nodes for t in (*n.inputs, *n.outputs))
-
-
-def _does(kernel: KernelInfo | OwnKernelInfo) -> str:
-    """Bytes and operations of a kernel, after `≥` where they depend on an unknown size."""
-    least = "" if kernel.exact else "≥ "
-    read, written = _bytes(kernel.bytes_read), _bytes(kernel.bytes_written)
-    return f"reads {least}{read}, writes {least}{written}, {least}{kernel.flops:,.0f} flops"
+        return f"{name}: {does}{took}\n  {', '.join(self.nodes)}{schedule}"
 
 
 def _bytes(count: int) -> str:
@@ -255,10 +228,7 @@ class DeviceKernels:
         from .cpu.regions.region import planned_regions  # the CPU code generator
 
         found = planned_regions(self.program.instructions, self.program.tensors or {})
-        return tuple(
-            RegionInfo(tuple(n for c in run.calls for n in c.nodes or (c.node,)), run.launches, arena)
-            for run, arena in found
-        )
+        return tuple(RegionInfo(region.nodes, region.launches, arena) for region, arena in found)
 
     @cached_property
     def updates(self) -> tuple[tuple[str, ...], ...]:
@@ -287,14 +257,19 @@ class DeviceKernels:
         )
 
     @cached_property
-    def own(self) -> tuple[OwnKernelInfo, ...]:
+    def own(self) -> tuple[KernelInfo, ...]:
         """Compiled kernels that are not made by fusion, in the order in which they run. CPUs only."""
         if self.gpu is not None or self.program is None:
             return ()
-        from .cpu.regions.formation import own_kernels  # the CPU code generator
+        from .cpu.kernels.families import FAMILIES  # the CPU code generator
 
-        found: list[Any] = list(own_kernels(self.program.instructions))
-        return tuple(_own_info(kernel.nodes, "\n\n".join(kernel.sources), self.sizes) for kernel in found)
+        calls = calls_of(one_by_one(self.program.instructions))
+        found: list[tuple[Work, Any]] = [(c.work, c.kernel) for c in calls if isinstance(c.work, Work)]
+        return tuple(
+            KernelInfo(-1, work.step, None, self.sizes, self.tf32, dict, "\n\n".join(kernel.sources))
+            for work, kernel in found
+            if work.family in FAMILIES and hasattr(kernel, "sources")
+        )
 
     @cached_property
     def compiled(self) -> tuple[CompiledCall, ...]:
@@ -311,15 +286,14 @@ class DeviceKernels:
             return ()
         from .gpu.roofline import compiled_launches  # loads the GPU code generator
 
-        by_name = {n.name: n for step in self.steps for n in nodes_of(step)}
         kernels = {k.group.nodes[-1].name: k for k in self.kernels}
         found = []
         for call, launches in compiled_launches(self.program.instructions, self.sizes, self.gpu):
-            nodes, kernel = [by_name[n] for n in call.nodes or (call.node,) if n in by_name], kernels.get(call.node)
-            if kernel is not None:
-                moved: float = kernel.bytes_read + kernel.bytes_written
-            else:
-                moved = sum(_moved(node, self.sizes) for node in nodes)
+            works = call.work.works if isinstance(call.work, Updates) else (call.work,)
+            nodes = [n for work in works if isinstance(work, Work) for n in work.nodes]
+            kernel = kernels.get(call.node)
+            parts = [self._alone(node) for node in nodes] if kernel is None else [kernel]
+            moved = sum(k.bytes_read + k.bytes_written for k in parts)
             flops = sum(self.sizes.cost(n).flops for n in nodes)
             seconds = self.gpu.seconds(nodes, moved, self.sizes.cost, self.tf32)
             found.append(CompiledCall(call.op, tuple(n.name for n in nodes), launches, moved, flops, seconds))
@@ -344,10 +318,11 @@ class DeviceKernels:
         nodes = nodes_of(step)
         if self.gpu is None or not nodes:
             return None
-        kernel = next((k for k in self.kernels if k.group is step), None)
-        if kernel is not None:
-            return kernel.seconds
-        return self.gpu.seconds(nodes, _moved(nodes[0], self.sizes), self.sizes.cost, self.tf32)
+        return next((k for k in self.kernels if k.step is step), self._alone(nodes[0])).seconds
+
+    def _alone(self, node: Node) -> KernelInfo:
+        """What a node does by itself."""
+        return KernelInfo(-1, node, self.gpu, self.sizes, self.tf32, dict)
 
     @cached_property
     def memory(self) -> MemoryPlan:
@@ -482,12 +457,6 @@ class DeviceKernels:
         return f"<pre>{escape(str(self))}</pre>"
 
 
-def _moved(node: Node, sizes: TensorSizes) -> float:
-    """Bytes that a node reads and writes by itself, the variables that it changes included."""
-    info = _own_info([node], "", sizes)
-    return info.bytes_read + info.bytes_written
-
-
 def _because(reason: str) -> str:
     return f": {reason}" if reason else ""
 
@@ -530,9 +499,9 @@ def explain(
         later = replace(made, graph=replace(made.graph, steps=steps, feeds=feeds))
         if made.fusion is not None:
             later.fusion = made.fusion.with_steps(tuple(s for s in made.fusion.steps if node_of(s) not in given))
-        run_passes(later, [p for p in passes[names.index("lowering") :] if not p.needs_device])
+        run_passes(later, [p for p in passes[names.index("lowering") : -1] if not p.needs_device])
         assert later.program is not None
-        return later.program
+        return bind(later.program, backend, context_of, keeps_nodes=True)
 
     sizes = sizes_of(_nodes(made.graph.steps))
     return DeviceKernels(

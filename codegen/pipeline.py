@@ -3,8 +3,8 @@
 `reference_passes`, `cpu_passes` and `gpu_passes` are the lists. Each pass reads and changes one `Compilation`. There are three kinds:
 
     graph passes      nodes to nodes: rewriting, attention fusion, random numbers, fusion, epilogue fusion
-    lowering          nodes to instructions: every op and every fused kernel gets its compiled kernel from the backend
-    program passes    instructions to instructions: liveness, regions, send buffers...
+    lowering          nodes to instructions: a call for every op and every fused kernel, which says by which family it is computed
+    program passes    instructions to instructions: liveness, regions, send buffers; the last, binding, makes the kernels
 
 `compile_partition` runs a list. DOVETAIL_PASSES=1 logs the result of each pass. `plan.kernels` prints the list. The code
 generators load when a list is made, so a process that only builds graphs does not load them.
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from ..graph.core.dtypes import FLOAT8
 from ..graph.core.errors import InternalError
 from ..graph.core.settings import setting
-from .backend import Backend, ContextOf
+from .backend import Backend, ContextOf, bind
 from .ir.fused_kernel import FusedKernel
 from .ir.partition import PartitionGraph, PartitionStep
 from .ir.program import Program
@@ -87,7 +87,11 @@ class Pass:
 
 def reference_passes(backend: NumpyBackend) -> tuple[Pass, ...]:
     """For CPUs and emulated GPUs, where each node is a NumPy call."""
-    return (Pass("rewriting", _rewriting(lambda graph: rewrite(graph, backend.options))), *_lowering(backend), *_SENDS)
+    return (
+        Pass("rewriting", _rewriting(lambda graph: rewrite(graph, backend.options))),
+        *_lowering(backend),
+        *_ending(backend),
+    )
 
 
 def cpu_passes(backend: NumbaBackend) -> tuple[Pass, ...]:
@@ -106,8 +110,8 @@ def cpu_passes(backend: NumbaBackend) -> tuple[Pass, ...]:
             steps = tuple(scheduled(s) if isinstance(s, FusedKernel) else s for s in c.fusion.steps)
             c.fusion = c.fusion.with_steps(steps)
 
-    def regions(program: Program) -> Program:
-        return form_native_regions(program, backend.compile_first) if backend.has_regions else program
+    def regions(program: Program, c: Compilation) -> Program:
+        return form_native_regions(program, backend.fuses_small(c.graph)) if backend.has_regions else program
 
     return (
         Pass("rewriting", _rewriting(lambda graph: rewrite(graph, backend.options))),
@@ -117,7 +121,7 @@ def cpu_passes(backend: NumbaBackend) -> tuple[Pass, ...]:
         Pass("schedules", schedules),
         *_lowering(backend),
         Pass("native regions", _on_program(regions)),
-        *_SENDS,
+        *_ending(backend),
     )
 
 
@@ -146,11 +150,14 @@ def gpu_passes(backend: CudaBackend) -> tuple[Pass, ...]:
         assert c.fusion is not None
         c.fusion = c.fusion.with_steps(fuse_epilogues(c.graph, c.fusion.steps))
 
-    def horizontal(program: Program) -> Program:
-        return program if gpu.check else fuse_updates(program, gpu)
+    def transfers(program: Program, c: Compilation) -> Program:
+        return insert_transfers(program, gpu.device, backend.peers, backend.lends)
 
-    def graphs(program: Program) -> Program:
-        return with_graph_regions(program, gpu.device) if setting("DOVETAIL_CUDA_GRAPHS") and not gpu.check else program
+    def horizontal(program: Program, c: Compilation) -> Program:
+        return program if gpu.check else fuse_updates(program, c.context_of)
+
+    def graphs(program: Program, c: Compilation) -> Program:
+        return with_graph_regions(program) if setting("DOVETAIL_CUDA_GRAPHS") and not gpu.check else program
 
     return (
         Pass("rewriting", _rewriting(lambda graph: rewrite(graph, backend.options))),
@@ -159,10 +166,10 @@ def gpu_passes(backend: CudaBackend) -> tuple[Pass, ...]:
         Pass("fusion", fusion),
         Pass("epilogue fusion", epilogues),
         *_lowering(backend),
-        Pass("transfers", _on_program(lambda p: insert_transfers(p, gpu.device, backend.peers, backend.lends)), True),
+        Pass("transfers", _on_program(transfers), True),
         Pass("horizontal fusion", _on_program(horizontal)),
         Pass("CUDA graphs", _on_program(graphs), True),
-        *_SENDS,
+        *_ending(backend),
     )
 
 
@@ -176,24 +183,21 @@ def compile_partition(
     backend: Backend,
     context_of: ContextOf,
     reader_of: ReaderOf | None = None,
-    *,
-    until: str = "",
 ) -> Program:
     """Compile a device's partition of a step.
 
     Args:
         graph: nodes in order, with sends, receives, feeds and fetches.
-        backend: gives a kernel per node and per fused kernel; its name chooses the passes.
+        backend: says which kernel each node and fused kernel gets, and makes it; its name chooses the passes.
         context_of: the `Context` of a stateful node.
         reader_of: makes readers of published variables of other tasks; None: there are none.
-        until: the last pass to run; "": run all.
 
     Raises:
         InvalidArgumentError: a placeholder is needed and not fed.
         UnimplementedError: a node has no kernel on this backend.
     """
-    compilation, passes = Compilation(graph, context_of, reader_of), passes_of(backend)
-    run_passes(compilation, passes[: [p.name for p in passes].index(until) + 1] if until else passes)
+    compilation = Compilation(graph, context_of, reader_of)
+    run_passes(compilation, passes_of(backend))
     assert compilation.program is not None
     return compilation.program
 
@@ -246,10 +250,10 @@ def _on_graph(change: Callable[[PartitionGraph], PartitionGraph]) -> Callable[[C
     return _rewriting(lambda graph: (change(graph), ()))
 
 
-def _on_program(change: Callable[[Program], Program]) -> Callable[[Compilation], None]:
+def _on_program(change: Callable[[Program, Compilation], Program]) -> Callable[[Compilation], None]:
     def run(c: Compilation) -> None:
         assert c.program is not None
-        c.program = change(c.program)
+        c.program = change(c.program, c)
 
     return run
 
@@ -258,19 +262,23 @@ def _lowering(backend: Backend) -> tuple[Pass, ...]:
     """Lower nodes to instructions, and these to a program."""
 
     def lowering(c: Compilation) -> None:
-        c.program = lower(c.graph, c.steps, backend, c.context_of, c.reader_of)
+        c.program = lower(c.graph, c.steps, backend, c.reader_of)
 
     return (
         Pass("lowering", lowering),
-        Pass("saves in chunks", _on_program(read_saved_in_chunks)),
-        Pass("liveness", _on_program(free_dead_slots)),
+        Pass("saves in chunks", _on_program(lambda program, c: read_saved_in_chunks(program))),
+        Pass("liveness", _on_program(lambda program, c: free_dead_slots(program))),
     )
 
 
-_SENDS = (
-    Pass("send buffers", _on_program(use_send_buffers)),
-    Pass("last sends", _on_program(find_last_sends)),
-)
+def _ending(backend: Backend) -> tuple[Pass, ...]:
+    """What is sent, and the kernels."""
+    return (
+        Pass("send buffers", _on_program(lambda program, c: use_send_buffers(program))),
+        Pass("last sends", _on_program(lambda program, c: find_last_sends(program))),
+        Pass("binding", _on_program(lambda program, c: bind(program, backend, c.context_of))),
+    )
+
 
 _LISTS: dict[str, Callable[..., tuple[Pass, ...]]] = {
     "numpy": reference_passes,

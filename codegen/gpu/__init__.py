@@ -1,6 +1,7 @@
 """The GPU back end: partitions as Triton kernels, CUDA graphs and calls of NCCL on one NVIDIA GPU.
 
-    backend.py            `CudaBackend`: which template or stateful kernel runs a node or fused group
+    backend.py            `CudaBackend`: makes the kernels of works
+    families.py           which family of kernels computes a node or fused group, and by which template
     transfers.py          pass: inserts copies between host and device
     horizontal_fusion.py  pass: one launch for many small optimizer updates (multi-tensor apply)
     graph_regions.py      pass: runs of launches become regions, each of which is captured and replayed as a CUDA graph

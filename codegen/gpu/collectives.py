@@ -15,32 +15,28 @@ import numpy as np
 from ...graph.core.graph import Node
 from ...graph.ops.state.collectives import are_gpus, collective_call
 from ...graph.resources.resource_manager import Context
-from ..ir.program import Kernel
 from ..lower.region import one_or_all
 from .driver import nccl
 from .driver.api import bindings, check
 from .driver.array import DeviceArray
 from .driver.device import Device
 from .driver.nccl import BYTES, REDUCTIONS, TYPES, Job
-from .kernels import GpuContext
 from .residency import brought
 
 
-def collective_kernel(gpu: GpuContext, node: Node, context: Context) -> Kernel | None:
-    """The kernel of a collective whose members are GPUs; None: of any other node."""
-    found = _KINDS.get(node.type)
-    if found is None or not are_gpus(node.attrs["members"]) or node.attrs.get("way", "auto") not in ("auto", "nccl"):
-        return None
-    return _Collective(gpu.device, node, context, *found)
+def is_between_gpus(node: Node) -> bool:
+    """Whether a node is a collective whose members are GPUs."""
+    return node.type in _KINDS and are_gpus(node.attrs["members"]) and node.attrs.get("way", "auto") in ("auto", "nccl")
 
 
-class _Collective:
-    """A collective as a member's GPU runs it. `make` makes the job for the link of the member's arrays."""
+class CollectiveKernel:
+    """A collective as a member's GPU runs it."""
 
     returns_at_once = True  # and belongs between the kernels that were launched before it and after it
 
-    def __init__(self, device: Device, node: Node, context: Context, what: str, make: _Make) -> None:
-        self.device, self.what, self.make = device, what, make
+    def __init__(self, device: Device, node: Node, context: Context) -> None:
+        self.device = device
+        self.what, self.make = _KINDS[node.type]
         self.attrs: dict[str, Any] = dict(node.attrs)
         self.context, self.label = context, node.name
 
@@ -64,10 +60,10 @@ class _Collective:
         return dtype.kind in "fiubcV" and not dtype.hasobject
 
 
-_Make = Callable[[_Collective, Sequence[DeviceArray]], Job]
+_Make = Callable[[CollectiveKernel, Sequence[DeviceArray]], Job]
 
 
-def _reduced(of: _Collective, arrays: Sequence[DeviceArray]) -> Job:
+def _reduced(of: CollectiveKernel, arrays: Sequence[DeviceArray]) -> Job:
     """Of one array or several, all of the reduction, or (reduce_scatter) a member's part of its rows."""
     members = len(of.attrs["members"]) if of.what == "reduce_scatter" else 0
     shapes = [(len(a) // members, *a.shape[1:]) if members else a.shape for a in arrays]
@@ -87,7 +83,7 @@ def _reduced(of: _Collective, arrays: Sequence[DeviceArray]) -> Job:
     return of.ready([*arrays, *outputs], call)
 
 
-def _broadcast(of: _Collective, arrays: Sequence[DeviceArray]) -> Job:
+def _broadcast(of: CollectiveKernel, arrays: Sequence[DeviceArray]) -> Job:
     (a,) = arrays
     out, root = of.device.empty(a.shape, a.dtype, of.label), of.attrs["root"]
 
@@ -99,7 +95,7 @@ def _broadcast(of: _Collective, arrays: Sequence[DeviceArray]) -> Job:
     return of.ready([a, out], call)
 
 
-def _gathered(of: _Collective, arrays: Sequence[DeviceArray]) -> Job:
+def _gathered(of: CollectiveKernel, arrays: Sequence[DeviceArray]) -> Job:
     """The result has the rows of all members, whose number is known when it starts."""
     (a,) = arrays
     device, rank, row = of.device, of.attrs["rank"], math.prod(a.shape[1:]) * a.dtype.itemsize

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,18 +30,26 @@ import numpy as np
 
 from ...graph.core.errors import ResourceExhaustedError
 from ...graph.resources.variable import VariableState
-from ..backend import NodeError
 from ..ir.nodes import HANDLES, PASSED_ON
-from ..ir.program import Call, Instruction, Loop, Program, flattened, slots_read
-from ..lower.region import Region, constants_of, one_or_all, region_of
+from ..ir.program import (
+    Call,
+    CapturedRegion,
+    Instruction,
+    Loop,
+    NodeError,
+    Program,
+    flattened,
+    slots_read,
+)
+from ..lower.region import constants_of, one_or_all, region_of
 from .driver.api import CudaError
 from .driver.array import DeviceArray
 from .driver.copies import SMALL_COPY
 from .driver.device import Device, Graph, NotCapturableError, capture
-from .kernels import GpuKernel
-from .residency import SMALL, ShapeKernel, SmallHostKernel, belongs_on_device, received
-from .transfers import TO_DEVICE, to_host
-from .variables import AssignKernel, all_unshared
+from .families import ASSIGNMENTS_IN_PLACE, HARMLESS, LAUNCHING, SHAPES, VIEWS, family_of, loads
+from .residency import SMALL, belongs_on_device, received
+from .transfers import TO_DEVICE, TO_HOST
+from .variables import all_unshared
 
 logger = logging.getLogger(__name__)
 
@@ -78,29 +86,17 @@ class GraphRegion:
 
     Args:
         device: the GPU on which they run.
-        run: the calls.
-        fed: inputs from the host that only this region reads.
-        arrays: inputs that are only read on the device, so that small ones may be in GPU memory, too.
-        leaving: outputs that only a copy to the host reads.
+        captured: the calls, with their kernels.
 
     Attributes:
         replays: number of runs that replayed a graph.
     """
 
-    def __init__(
-        self,
-        device: Device,
-        run: Region,
-        fed: Collection[int],
-        arrays: Collection[int],
-        leaving: Collection[int],
-    ) -> None:
+    def __init__(self, device: Device, captured: CapturedRegion) -> None:
         self.device = device
         self.replays = 0
-        self._run = run
-        self._fed = frozenset(fed)
-        self._arrays = frozenset(arrays)
-        self._leaving = frozenset(leaving)
+        self._run = captured.region
+        self._fed, self._arrays, self._leaving = captured.fed, captured.arrays, captured.leaving
         self._met: dict[Any, int] = {}
         self._captured: dict[Any, _Captured | None] = {}
         device.pool.graphs.add(self)
@@ -282,15 +278,13 @@ def _values(captured: _Captured, inputs: Sequence[Any], changed: Sequence[Variab
 
 FEWEST = 4  # launching calls that are worth a graph: it costs two launches or so itself, and a copy for what comes in or goes out
 
-_KINDS = (GpuKernel, ShapeKernel, SmallHostKernel)
 _WITHOUT_WORK = PASSED_ON | {"Read", "ReadVariableOp", "NoOp"}
 _TAKEN = _WITHOUT_WORK | HANDLES | {TO_DEVICE}
 
 
 def _is_taken(call: Call) -> bool:
     """Whether a call may be part of a region."""
-    kernel = call.kernel
-    return isinstance(kernel, _KINDS) or call.op in _TAKEN or (isinstance(kernel, AssignKernel) and kernel.is_in_place)
+    return family_of(call) in HARMLESS or call.op in _TAKEN or family_of(call) == ASSIGNMENTS_IN_PLACE
 
 
 def _may_wait(run: Sequence[Call], call: Call) -> bool:
@@ -306,13 +300,12 @@ def _is_array(slot: int, calls: Sequence[Call], outputs: Sequence[int]) -> bool:
         return False
     for call in calls:
         for position in [i for i, s in enumerate(call.inputs) if s == slot]:
-            kernel = call.kernel
-            if isinstance(kernel, GpuKernel):
-                if not kernel.takes_array(position):
+            if family_of(call) in LAUNCHING:
+                if not loads(call, position):
                     return False
-            elif isinstance(kernel, ShapeKernel) and position == 0 and not kernel.is_view:
+            elif family_of(call) == SHAPES and position == 0:
                 continue
-            elif (isinstance(kernel, ShapeKernel) and position == 0) or call.op in _WITHOUT_WORK:
+            elif (family_of(call) == VIEWS and position == 0) or call.op in _WITHOUT_WORK:
                 if not all(_is_array(s, calls, outputs) for s in call.outputs):
                     return False
             else:
@@ -320,17 +313,17 @@ def _is_array(slot: int, calls: Sequence[Call], outputs: Sequence[int]) -> bool:
     return True
 
 
-def with_graph_regions(program: Program, device: Device) -> Program:
+def with_graph_regions(program: Program) -> Program:
     """The program with a region in the place of each run of launches, inside loops too."""
     constants = constants_of(program.slots)
     readers = Counter(slot for step in flattened(program.instructions) for slot in slots_read(step))
     readers.update(slot for _, slot in program.fetches)
-    leaving = {s.inputs[0] for s in program.instructions if isinstance(s, Call) and s.kernel is to_host}
+    leaving = {s.inputs[0] for s in program.instructions if isinstance(s, Call) and s.work is TO_HOST}
 
     def joined(run: list[Call]) -> list[Call]:
         """What replaces a run: a region, preceded by the calls that stay outside; or the run itself where it is too short."""
         handles = [c for c in run if c.op in HANDLES]
-        count = sum(isinstance(c.kernel, GpuKernel) for c in run)
+        count = sum(family_of(c) in LAUNCHING for c in run)
         if count < FEWEST or any(c.frees for c in handles):
             return list(run)
         rest = [c for c in run if c.op not in HANDLES and c.op != TO_DEVICE]
@@ -348,8 +341,8 @@ def with_graph_regions(program: Program, device: Device) -> Program:
                 before.append(call)
         away = [i for i, slot in enumerate(region.outputs) if slot in leaving and is_only_reader(slot)]
         arrays = [i for i, slot in enumerate(region.given) if _is_array(slot, rest, region.outputs)]
-        kernel = GraphRegion(device, region, fed, arrays, away)
-        return [*before, region.as_call(kernel, f"CUDA graph of {count} kernels")]
+        work = CapturedRegion(region, frozenset(fed), frozenset(arrays), frozenset(away))
+        return [*before, region.as_call(work, f"CUDA graph of {count} kernels")]
 
     def gathered(instructions: Iterable[Instruction]) -> list[Instruction]:
         out: list[Instruction] = []

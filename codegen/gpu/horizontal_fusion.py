@@ -23,38 +23,38 @@ from typing import Any
 from ...graph.core.graph import Tensor
 from ...graph.core.shape import element_count
 from ...graph.resources.variable import VariableState
-from ..backend import NodeError
+from ..backend import ContextOf
+from ..fusion.optimizer_loops import update_of
 from ..ir.loop_nest import LoopNest
 from ..ir.nodes import HANDLES, PASSED_ON
-from ..ir.program import Call, Instruction, Loop, Program
+from ..ir.program import Call, Instruction, Loop, NodeError, Program, Updates, Work
 from ..ir.schedule import GpuSchedule
 from ..target import GPU_BLOCK_ELEMENTS
 from .driver.launch import LoadedRoutine
 from .emit.expr import Names
 from .emit.nest import triton_source
+from .families import HARMLESS, UPDATES, family_of
 from .ir import Choice, Count, Grid, Launch, Parameter, Routine, Template, TritonKernel, triton_type
 from .kernels import GpuContext, GpuKernel, loaded
-from .residency import ShapeKernel, SmallHostKernel
 from .schedule import Specialisation
 from .variables import OptimizerUpdate, mutable_values
 
 LARGE = 1 << 20  # elements from which a variable is updated by itself: some 10 microseconds, three launches' time
 
 _READS = frozenset(("Read", "ReadVariableOp"))
-_HARMLESS = (GpuKernel, ShapeKernel, SmallHostKernel)
 _WITHOUT_WORK = PASSED_ON | {"NoOp"}
 
 
-def fuse_updates(program: Program, gpu: GpuContext) -> Program:
-    """The program with small updates fused into one launch, inside loops too."""
-    return replace(program, instructions=tuple(_joined(program.instructions, gpu)))
+def fuse_updates(program: Program, context_of: ContextOf) -> Program:
+    """The program with small updates fused into one launch, inside loops too. `context_of` tells the containers of variables."""
+    return replace(program, instructions=tuple(_joined(program.instructions, context_of)))
 
 
-def _joined(instructions: Iterable[Instruction], gpu: GpuContext) -> list[Instruction]:
-    gathering = _Gathering(gpu)
+def _joined(instructions: Iterable[Instruction], context_of: ContextOf) -> list[Instruction]:
+    gathering = _Gathering(context_of)
     for step in instructions:
         if isinstance(step, Loop):
-            step = step.with_parts(lambda part: _joined(part, gpu))
+            step = step.with_parts(lambda part: _joined(part, context_of))
         gathering.add(step)
     gathering.emit()
     return gathering.out
@@ -72,7 +72,7 @@ class _Gathering:
         variables: for each slot with a variable's handle, which variable it is.
     """
 
-    gpu: GpuContext
+    context_of: ContextOf
     out: list[Instruction] = field(default_factory=list)
     pending: list[Call] = field(default_factory=list)
     rule: Any = None
@@ -83,16 +83,18 @@ class _Gathering:
     variables: dict[int, Any] = field(default_factory=dict)
 
     def add(self, step: Instruction) -> None:
-        if isinstance(step, Call) and isinstance(step.kernel, OptimizerUpdate):
-            self.update(step, step.kernel)
+        if isinstance(step, Call) and isinstance(step.work, Work) and step.work.family == UPDATES:
+            self.update(step, step.work)
             return
         if isinstance(step, Call) and self.may_pass(step):
             self.pass_by(step)
         else:
             self.emit()
             self.out.append(step)
-        if isinstance(step, Call) and step.op in HANDLES and step.node in self.gpu.variables:
-            self.variables[step.outputs[0]] = self.gpu.variables[step.node]
+        if isinstance(step, Call) and step.op in HANDLES and isinstance(step.work, Work):
+            (node,) = step.work.nodes
+            name = str(node.attrs.get("shared_name") or node.name)
+            self.variables[step.outputs[0]] = self.context_of(node).container, name
 
     def pass_by(self, call: Call) -> None:
         """Emit a call before the pending updates, which free what they still need."""
@@ -109,14 +111,17 @@ class _Gathering:
             return True
         if any(i in self.variables for i in call.inputs):
             return False
-        return isinstance(call.kernel, _HARMLESS) or call.op in _WITHOUT_WORK
+        return family_of(call) in HARMLESS or call.op in _WITHOUT_WORK
 
-    def update(self, call: Call, kernel: OptimizerUpdate) -> None:
+    def update(self, call: Call, work: Work) -> None:
         """Collects an update; one that is large, or unlike the pending ones, makes those be emitted."""
-        places = [self.variables.get(i) for i in call.inputs[: kernel.places]]
+        (node,), found = work.nodes, update_of(work.nodes[0])
+        assert found is not None
+        loops, count, gradient = found
+        places = [self.variables.get(i) for i in call.inputs[:count]]
         known = None not in places and len(set(places)) == len(places)
-        rule = kernel.loops, kernel.dtype
-        is_large = (element_count(kernel.operands[0][0].dims) or 0) >= LARGE
+        rule = loops, node.inputs[gradient].dtype.base
+        is_large = (element_count(node.inputs[gradient].dims) or 0) >= LARGE
         clashes = not known or self.changed & set(places) or self.made & set(call.inputs)
         if clashes or (not is_large and (rule != self.rule or len(self.pending) == MOST)):
             self.emit()
@@ -141,10 +146,9 @@ class _Gathering:
         if len(pending) == 1:
             self.out.append(replace(last, frees=tuple(frees)))
             return
-        kernels: list[OptimizerUpdate] = [c.kernel for c in pending]  # type: ignore[misc]
         inputs = tuple(slot for c in pending for slot in c.inputs)
         outputs = tuple(slot for c in pending for slot in c.outputs)
-        fused = MultiTensorUpdate(self.gpu, kernels)
+        fused = Updates(tuple([c.work for c in pending if isinstance(c.work, Work)]))
         names = tuple(name for c in pending for name in c.nodes or (c.node,))
         op = f"{len(pending)} x {last.op}"
         self.out.append(Call(fused, inputs, outputs, tuple(frees), last.node, op, last.origin, names))

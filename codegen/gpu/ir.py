@@ -31,7 +31,7 @@ _POINTED = {"i1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "u8": 1, "u16": 2, "
             "fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8, "fp8e4nv": 1, "fp8e5": 1}  # fmt: skip
 _NUMBERS = ("i32", "i64")
 
-_TRITON = {"float32": "fp32", "float64": "fp64", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "fp8e4nv",
+TRITON_TYPES = {"float32": "fp32", "float64": "fp64", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "fp8e4nv",
            "float8_e5m2": "fp8e5", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8", "uint16": "u16",
            "uint32": "u32", "uint64": "u64", "bool": "i1"}  # fmt: skip
 
@@ -42,7 +42,7 @@ def triton_type(dtype: str) -> str:
     Raises:
         KeyError: kernels cannot have this type.
     """
-    return _TRITON[dtype]
+    return TRITON_TYPES[dtype]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ from ..backend import ContextOf
 from ..check import agree, compare_fused
 from ..ir.fused_kernel import FusedKernel
 from ..ir.program import Kernel
-from ..reference import NumpyBackend
+from ..reference import references_of
 from .autotune import fastest
 from .driver.api import CudaError
 from .driver.array import DeviceArray
@@ -50,14 +50,12 @@ class GpuContext:
         check: compare every kernel with the references, at every run.
         tf32: products of float32 may be made from 10 bits of each factor's fraction.
         tunes: of several candidates the fastest may be taken, as it is measured.
-        variables: for each node that gives a variable's handle, the variable's container and name.
     """
 
     device: Device
     check: bool = False
     tf32: bool = False
     tunes: bool = True
-    variables: dict[str, tuple[str, str]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -116,10 +114,6 @@ class GpuKernel:
         if not shapes or None in shapes or None in others:
             return None
         return self.choose([s for s in shapes if s is not None], [v for v in others if v is not None])
-
-    def takes_array(self, position: int) -> bool:
-        """Whether an input is only read by launches, so that it may be in GPU memory however small it is."""
-        return position in self._loaded
 
     def __call__(self, *inputs: Any) -> Any:
         device = self.device
@@ -270,7 +264,7 @@ class FusedGpuKernel(GpuKernel):
         template = Template(len(group.inputs), self._routines)
         super().__init__(gpu, group.nodes[-1].name, (*group.inputs, *group.shapes), template, self.on_host)
         self.group = group
-        self._reference = NumpyBackend().fused(group, context_of)
+        self._reference = references_of(group, context_of)
         self._context_of = context_of
         self._variables = tuple(i for i, t in enumerate(group.inputs) if t.dtype is resource)
 

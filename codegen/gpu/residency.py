@@ -88,17 +88,13 @@ def value_on(state: VariableState, device: Device) -> Any:
 
 
 class HostKernel:
-    """A node without a GPU kernel: its NumPy reference, on copies of the inputs."""
+    """A node without a GPU kernel, or whose inputs and outputs are with the host anyway: its NumPy reference, on copies of the inputs."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
 
     def __call__(self, *inputs: Any) -> Any:
         return self.kernel(*[on_host(x) for x in inputs])
-
-
-class SmallHostKernel(HostKernel):
-    """Nodes whose inputs and outputs are with the host anyway."""
 
 
 class ShapeKernel:

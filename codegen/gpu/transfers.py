@@ -17,18 +17,17 @@ from typing import Any
 from ...graph.core.source_location import UNKNOWN
 from ...graph.resources.variable import VariableState
 from ..ir.nodes import HANDLES
-from ..ir.program import Call, Instruction, Kernel, Loop, Program, Recv, Send
+from ..ir.program import Builtin, Call, Instruction, Loop, Program, Recv, Send
 from .driver.array import DeviceArray
 from .driver.copies import HostCopy
 from .driver.device import Device
 from .driver.ipc import LEAST_BYTES, Lends, Outgoing, outgoing
-from .kernels import GpuKernel
-from .residency import HostKernel, ShapeKernel, received
+from .families import HOST, WITHOUT_WAITING, family_of
+from .residency import received
 
 TO_DEVICE = "ToDevice"
 """The op of a step that brings a value to the GPU, and puts it where it was."""
 
-_LAUNCHING = (GpuKernel, ShapeKernel)  # kernels that never wait
 _WITHOUT_WORK = HANDLES | {"Identity"}
 
 
@@ -62,6 +61,9 @@ def wait_for_host(value: Any) -> Any:
     return value.wait() if type(value) is Outgoing else to_host(value)
 
 
+TO_HOST, _START, _WAIT = Builtin(to_host), Builtin(start_to_host), Builtin(wait_for_host)
+
+
 def insert_transfers(program: Program, device: Device, peers: frozenset[str], lends: Lends | None = None) -> Program:
     """The program with a step for each transfer.
 
@@ -78,16 +80,16 @@ def insert_transfers(program: Program, device: Device, peers: frozenset[str], le
         return len(slots) - 1
 
     def arrive(slot: int, what: str) -> Call:
-        return Call(lambda value: received(device, value), (slot,), (slot,), (), what, TO_DEVICE, UNKNOWN)
+        return Call(Builtin(lambda value: received(device, value)), (slot,), (slot,), (), what, TO_DEVICE, UNKNOWN)
 
-    def leave(slot: int, out: int, what: str, kernel: Kernel = to_host, frees: tuple[int, ...] = ()) -> Call:
-        return Call(kernel, (slot,), (out,), frees, what, "ToHost", UNKNOWN)
+    def leave(slot: int, out: int, what: str, work: Builtin = TO_HOST, frees: tuple[int, ...] = ()) -> Call:
+        return Call(work, (slot,), (out,), frees, what, "ToHost", UNKNOWN)
 
-    def start(destination: str) -> Kernel:
-        """The kernel that starts a send to a device."""
+    def start(destination: str) -> Builtin:
+        """What starts a send to a device."""
         if lends is None or "/device:GPU:" not in destination:
-            return start_to_host
-        return lambda value: start_or_lend(value, destination, lends)
+            return _START
+        return Builtin(lambda value: start_or_lend(value, destination, lends))
 
     def inside(instructions: Iterable[Instruction]) -> list[Instruction]:
         out: list[Instruction] = []
@@ -98,16 +100,16 @@ def insert_transfers(program: Program, device: Device, peers: frozenset[str], le
                 what = f"to {step.destination}"
                 out += [*waiting, leave(step.slot, coming, what, start(step.destination), step.frees)]
                 waiting = [
-                    Call(wait_for_host, (coming,), (there,), (coming,), what, "HasCome", UNKNOWN),
+                    Call(_WAIT, (coming,), (there,), (coming,), what, "HasCome", UNKNOWN),
                     replace(step, slot=there, frees=(there,)),
                 ]
                 continue
-            if not (isinstance(step, Call) and (isinstance(step.kernel, _LAUNCHING) or step.op in _WITHOUT_WORK)):
+            if not (isinstance(step, Call) and (family_of(step) in WITHOUT_WAITING or step.op in _WITHOUT_WORK)):
                 out += waiting
                 waiting = []
             if isinstance(step, Recv) and step.slot >= 0:
                 out += [step, arrive(step.slot, f"from {step.source}")]
-            elif isinstance(step, Call) and type(step.kernel) is HostKernel:
+            elif isinstance(step, Call) and family_of(step) == HOST:
                 out.append(replace(step, op=f"{step.op} (on the host)"))
             elif isinstance(step, Loop):
                 out.append(step.with_parts(inside))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from sys import getrefcount
 from typing import Any
 
@@ -22,20 +23,29 @@ from ...graph.core.shape import compatible, element_count
 from ...graph.resources.resource_manager import Context
 from ...graph.resources.variable import VariableState
 from ..check import compare_update
-from ..fusion.optimizer_loops import SparseUpdate, sparse_update_of
+from ..fusion.optimizer_loops import SparseUpdate, sparse_update_of, update_of
 from ..fusion.table_loops import kept_in
-from ..ir.loop_nest import SUPPORTED, LoopNest, NotFusibleError
+from ..ir.loop_nest import SUPPORTED, NotFusibleError
 from .bind.rows import MOST_UPDATES, fits, gathered, slices_of
 from .driver.allocator import Block
 from .driver.api import CudaError
 from .driver.array import DeviceArray
 from .driver.device import Device
 from .emit.launches import routines, size_names
-from .ir import Choice, Choose, Shape, Template, triton_type
+from .ir import TRITON_TYPES, Choice, Choose, Shape, Template
 from .kernels import GpuContext, GpuKernel
 from .residency import HostKernel, acquire, brought, lives_on_device, value_on
 from .schedule import specialise
 from .templates.tables import check_scatter, decaying_update, launch_sizes, scatter, sparse_update
+
+ASSIGNS = frozenset(("Assign", "AssignVariableOp"))
+
+
+def assigns_in_place(node: Node) -> bool:
+    """Whether what a node of `ASSIGNS` assigns is known to be in GPU memory, and of the variable's shape."""
+    dtype, dims = node.inputs[1].dtype.base, node.inputs[1].dims
+    count = element_count(dims)
+    return bool(count and lives_on_device(dtype, count) and dims == node.inputs[0].dims)
 
 
 class AssignKernel:
@@ -43,17 +53,11 @@ class AssignKernel:
 
     Where others refer to the old value, or it has another shape, the variable gets the new value itself: a value is changed only by the
     holder of its sole reference.
-
-    Attributes:
-        is_in_place: whether the value is known to be in GPU memory, and of the variable's shape.
     """
 
     def __init__(self, gpu: GpuContext, node: Node, context: Context, fallback: HostKernel) -> None:
         self.gpu = gpu
         self.fallback = fallback
-        dtype, dims = node.inputs[1].dtype.base, node.inputs[1].dims
-        count = element_count(dims)
-        self.is_in_place = bool(count and lives_on_device(dtype, count) and dims == node.inputs[0].dims)
         self.validate = bool(node.attrs["validate_shape"])
         self.is_ref = bool(node.outputs)
         self.dims = context.output_dims[0] if self.is_ref else node.attrs.get("shape")
@@ -143,10 +147,11 @@ def all_unshared(states: Sequence[VariableState]) -> bool:
 # other references: then the variable first gets a copy. An optimizer with slots that decay in all rows (Adam) updates all of them.
 
 
-class VariableUpdate(GpuKernel):
-    """A change of variables, a node's first inputs, in place if their values have no other references.
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What changes variables, a node's first inputs.
 
-    Args:
+    Attributes:
         places: how many inputs are variables.
         dtype: theirs.
         choose: of a template that loads all inputs. Its arrays are the inputs and, as outputs, the changed variables, which are mostly
@@ -154,13 +159,19 @@ class VariableUpdate(GpuKernel):
         whole: whether all elements of the outputs are written; else they begin as copies.
     """
 
-    def __init__(
-        self, gpu: GpuContext, node: Node, places: int, dtype: DType, choose: Choose, fallback: HostKernel,
-        *, whole: bool = False,
-    ) -> None:  # fmt: skip
-        super().__init__(gpu, node.name, node.inputs, Template(len(node.inputs), choose), fallback)
+    places: int
+    dtype: DType
+    choose: Choose
+    whole: bool = False
+
+
+class VariableUpdate(GpuKernel):
+    """A change of variables, in place if their values have no other references."""
+
+    def __init__(self, gpu: GpuContext, node: Node, change: Change, fallback: HostKernel) -> None:
+        super().__init__(gpu, node.name, node.inputs, Template(len(node.inputs), change.choose), fallback)
         self.operands = (), ()
-        self.node, self.places, self.dtype, self.whole = node, places, dtype, whole
+        self.node, self.places, self.dtype, self.whole = node, change.places, change.dtype, change.whole
         self.is_ref = bool(node.outputs)
 
     def __call__(self, *inputs: Any) -> Any:
@@ -201,13 +212,13 @@ class VariableUpdate(GpuKernel):
 class OptimizerUpdate(VariableUpdate):
     """An update of a variable and its slots."""
 
-    def __init__(
-        self, gpu: GpuContext, node: Node, places: int, gradient: int, loops: LoopNest, fallback: HostKernel
-    ) -> None:
-        super().__init__(gpu, node, places, node.inputs[gradient].dtype.base, self._over_all, fallback, whole=True)
-        self.gradient = gradient
-        self.loops = loops
-        self.operands = [node.inputs[gradient]], ()
+    def __init__(self, gpu: GpuContext, node: Node, fallback: HostKernel) -> None:
+        found = update_of(node)
+        assert found is not None
+        self.loops, places, self.gradient = found
+        array = node.inputs[self.gradient]
+        super().__init__(gpu, node, Change(places, array.dtype.base, self._over_all, whole=True), fallback)
+        self.operands = [array], ()
 
     def _over_all(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice:
         """Routines over all elements, whatever the shape."""
@@ -225,23 +236,18 @@ class OptimizerUpdate(VariableUpdate):
 # --- rows ------------------------------------------------------------------------------------------------------------
 
 
-def sparse_kernel(gpu: GpuContext, node: Node, fallback: HostKernel) -> GpuKernel | None:
-    """The kernel of a node that gathers or changes rows of variables; None if there is none."""
-    name = node.type.removeprefix("Resource")
+def row_change(node: Node) -> Change | None:
+    """What a node that changes rows of variables launches; None if it has no kernel."""
     try:
-        if name == "Gather":
-            return GatherKernel(gpu, node, fallback)
-        if name.startswith("Scatter"):
-            return _scatter(gpu, node, fallback)
+        if node.type.removeprefix("Resource").startswith("Scatter"):
+            return _scatter(node)
         sparse = sparse_update_of(node)
-        if sparse is not None and sparse.dtype in SUPPORTED:
-            return _row_update(gpu, node, sparse, fallback)
+        return _row_update(sparse) if sparse is not None and sparse.dtype in SUPPORTED else None
     except (ValueError, KeyError, NotFusibleError):  # not these types
         return None
-    return None
 
 
-def _scatter(gpu: GpuContext, node: Node, fallback: HostKernel) -> VariableUpdate:
+def _scatter(node: Node) -> Change:
     """ScatterAdd and kin, ScatterNdAdd and kin, on a variable."""
     index, dtype = (t.dtype.base for t in node.inputs[1:3])
     name = node.type.removeprefix("Resource").removeprefix("Scatter")
@@ -258,10 +264,10 @@ def _scatter(gpu: GpuContext, node: Node, fallback: HostKernel) -> VariableUpdat
         ways = scatter(kind, dtype, index, sizes, coordinates[-1], single=single)
         return Choice(ways[:1], sizes, [(shape, dtype.np)])
 
-    return VariableUpdate(gpu, node, 1, dtype, choose, fallback)
+    return Change(1, dtype, choose)
 
 
-def _row_update(gpu: GpuContext, node: Node, sparse: SparseUpdate, fallback: HostKernel) -> VariableUpdate:
+def _row_update(sparse: SparseUpdate) -> Change:
     """An optimizer's update of the rows that a sparse gradient names, or of all, where slots decay."""
     places, decays = sparse.places, sparse.rule.decays
     loops, make = (sparse.dense(), decaying_update) if decays else (sparse.sparse(kept_in(sparse.dtype)), sparse_update)
@@ -274,7 +280,7 @@ def _row_update(gpu: GpuContext, node: Node, sparse: SparseUpdate, fallback: Hos
         ways = make(loops, places, sparse.gradient, sparse.dtype, sparse.index, sizes)
         return Choice(ways[:1], sizes, [(shapes[0], sparse.dtype.np)] * places)
 
-    return VariableUpdate(gpu, node, places, sparse.dtype, choose, fallback, whole=decays)
+    return Change(places, sparse.dtype, choose, whole=decays)
 
 
 def _sizes(shape: Shape, rows: Shape, indices: Shape) -> dict[str, int] | None:
@@ -286,12 +292,16 @@ def _sizes(shape: Shape, rows: Shape, indices: Shape) -> dict[str, int] | None:
     return launch_sizes(shape[0], math.prod(shape[1:]), indices[0], shape[:1])
 
 
+def gathers(node: Node) -> bool:
+    """Whether a node gathers rows of a variable of a type that kernels can have."""
+    return node.type.removeprefix("Resource") == "Gather" and node.outputs[0].dtype.base.name in TRITON_TYPES
+
+
 class GatherKernel(GpuKernel):
     """Rows of a resource variable; only these are read."""
 
     def __init__(self, gpu: GpuContext, node: Node, fallback: HostKernel) -> None:
         dtype, index = node.outputs[0].dtype.base, node.inputs[1].dtype.base
-        triton_type(dtype.name)  # KeyError for a type that kernels cannot have
         template = Template(2, lambda shapes, others: gathered(dtype, index, shapes[0], shapes[1], 0, 0))
         super().__init__(gpu, node.name, node.inputs, template, lambda value, at: np.asarray(value)[np.asarray(at)])
         self.reference = fallback

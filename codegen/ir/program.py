@@ -14,61 +14,77 @@ and makes no scheduling decision: lowering has done all that. Its instructions:
     Loop        a list of instructions that repeats
 
 Only nodes under a `cond` become Predicated; a program without control flow is Calls, Sends and Recvs.
+
+What a call does is its *work*, a value: a node or a fused kernel with the family of kernels that computes it (`Work`), a function that
+needs no backend (`Builtin`), or several calls (`Region`). All passes decide by works. The last pass, binding, makes the kernels.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeAlias
+from types import SimpleNamespace
+from typing import Any, TypeAlias
 
-from ...graph.core.graph import Tensor
+from ...graph.core.graph import Node, Tensor
 from ...graph.core.source_location import Origin, SourceLine, locate
+from .fused_kernel import FusedKernel
 from .partition import RecvTensor
 
 Kernel: TypeAlias = Callable[..., Any]
 
 
-class PooledKernel(ABC):
-    """Base of kernels that take the memory of their results from the buffer pool, or from send buffers."""
-
-    @abstractmethod
-    def send(self, outputs: Collection[int]) -> None:
-        """These of its outputs go to other tasks: write them into send buffers."""
+REFERENCE = "reference"
+"""The family, of each backend, of nodes whose kernel is their op's reference, and of fused kernels whose nodes run one by one."""
 
 
-class RegionKernel(ABC):
-    """Base of kernels that are several calls in one. A program may run the calls instead, as when each is timed."""
+# Works and instructions are not frozen, because a frozen dataclass costs four times as much to make, and a program may have a million
+# of them. Works do not change, and instructions do not after binding.
 
-    calls: Sequence[Call]
+
+@dataclass(slots=True)
+class Work:
+    """A node, or a fused kernel, and how a backend computes it.
+
+    Attributes:
+        step: the node or the fused kernel.
+        family: the backend's name for the kind of kernel that it gets.
+        template: what a GPU's kernel is made from, beside the step; None: nothing else.
+    """
+
+    step: Node | FusedKernel
+    family: str
+    template: Any = field(default=None, compare=False, repr=False)
 
     @property
-    @abstractmethod
-    def arenas(self) -> Sequence[int]:
-        """The bytes of the arenas of its plans."""
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes that it computes."""
+        return self.step.nodes if isinstance(self.step, FusedKernel) else (self.step,)
+
+    def __str__(self) -> str:
+        return f"{', '.join(n.name for n in self.nodes)} ({self.family})"
 
 
-class MemoryNeeds(Protocol):
-    """The part of a memory plan that a program reports (`codegen/memory/plan.py`)."""
+@dataclass(frozen=True, slots=True)
+class Builtin:
+    """A function that is a kernel as it is, such as a read of a variable."""
 
-    @property
-    def peak_bytes(self) -> int: ...
-    def with_arenas(self, arenas: Iterable[Any]) -> MemoryNeeds: ...
+    kernel: Kernel
 
 
-# Instructions are not frozen, because a frozen dataclass costs four times as much to make, and a program may have a million of
-# them. They do not change after lowering.
+def _unbound(*inputs: Any) -> Any:
+    raise AssertionError("a kernel is called before it is bound")
 
 
 @dataclass(slots=True, eq=False)
 class Call:
     """Run a kernel. It returns one array if there is one output, else a tuple.
 
+    `work` says what to run, and binding makes `kernel` from it. A program that runs has only works of regions: others hold nodes.
     `node`, `op` and `origin` (where the user wrote it) are for errors and traces; so are `nodes`, all that a fused kernel computes.
     """
 
-    kernel: Kernel
+    work: CallWork | None
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     frees: tuple[int, ...]
@@ -76,11 +92,79 @@ class Call:
     op: str
     origin: Origin
     nodes: tuple[str, ...] = ()
+    kernel: Kernel = _unbound
 
     @property
     def source(self) -> SourceLine:
         """The user's line that made the node."""
         return locate(self.origin)
+
+
+class NodeError(Exception):
+    """A node inside a fused kernel or a region failed; the cause is chained. The caller of the kernel names the node in the error."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.name)
+        self.node = node
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Consecutive calls of a program that become one call.
+
+    Attributes:
+        calls: in the order of the program.
+        given: input slots, which none of the calls makes.
+        outputs: slots that they make and do not free, because later instructions take them.
+        frees: slots of `given` whose last use is here.
+        constants: values of the input slots that never change.
+        launches: how many of the calls launch a kernel, as far as that is known without shapes.
+    """
+
+    calls: tuple[Call, ...]
+    given: tuple[int, ...]
+    outputs: tuple[int, ...]
+    frees: tuple[int, ...]
+    constants: Mapping[int, Any]
+    launches: int
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Names of the nodes in it."""
+        return tuple([n for c in self.calls for n in c.nodes or (c.node,)])
+
+    def as_call(self, work: CallWork, op: str) -> Call:
+        """One call that replaces them; its kernel takes `given` and makes `outputs`."""
+        last = self.calls[-1]
+        return Call(work, self.given, self.outputs, self.frees, last.node, op, last.origin, self.nodes)
+
+    def one_by_one(self, inputs: Sequence[Any], passed: type[Exception] = NodeError) -> list[Any]:
+        """Run them one by one; gives the values of `outputs`.
+
+        Raises:
+            NodeError: names the node that failed. Exceptions of the types `passed` are raised unchanged.
+        """
+        slots = dict(self.constants)
+        slots.update(zip(self.given, inputs, strict=True))
+        del inputs
+        for call in self.calls:
+            try:
+                result = call.kernel(*[slots[i] for i in call.inputs])
+            except (NodeError, passed):
+                raise
+            except Exception as e:
+                node: Any = SimpleNamespace(name=call.node, type=call.op, source=call.source)
+                raise NodeError(node) from e
+            if len(call.outputs) == 1:
+                slots[call.outputs[0]] = result
+            else:
+                for i, value in zip(call.outputs, result, strict=True):
+                    slots[i] = value
+                value = None
+            result = None
+            for i in call.frees:
+                slots.pop(i, None)
+        return [slots[i] for i in self.outputs]
 
 
 @dataclass(slots=True, eq=False)
@@ -239,16 +323,49 @@ def slots_used(step: Instruction) -> tuple[int, ...]:
 
 
 def one_by_one(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
-    """The instructions with the calls themselves where several became one (`cpu/regions/region.py`), in loops too."""
+    """The instructions with the calls themselves where several became one (`cpu/regions/`), in loops too."""
     for step in instructions:
         if isinstance(step, Loop):
             yield step.with_parts(one_by_one)
-        elif type(step) is Call and isinstance(step.kernel, RegionKernel):
-            yield from step.kernel.calls
+        elif type(step) is Call and isinstance(step.work, Region):
+            yield from step.work.calls
         else:
             yield step
 
 
+@dataclass(frozen=True, slots=True)
+class CapturedRegion:
+    """A region that runs on a GPU alone, which captures it as a graph.
+
+    Attributes:
+        region: the calls.
+        fed: positions of inputs from the host that only this region reads.
+        arrays: of inputs that are only read on the device, so that small ones may be in GPU memory, too.
+        leaving: of outputs that only a copy to the host reads.
+    """
+
+    region: Region
+    fed: frozenset[int]
+    arrays: frozenset[int]
+    leaving: frozenset[int]
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The calls of the region."""
+        return self.region.calls
+
+
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """Updates of variables as one launch. The call takes and gives what each of them does, one after the other."""
+
+    works: tuple[Work, ...]
+
+
+BoundWork: TypeAlias = Work | Region | CapturedRegion | Updates
+"""The works whose kernels a backend makes."""
+
+CallWork: TypeAlias = BoundWork | Builtin
 Instruction: TypeAlias = Call | Send | Recv | Read | Predicated | Loop
 
 
@@ -262,10 +379,9 @@ class Program:
         slots: what the slots hold before the first instruction: constants, or None.
         feeds: (name, slot) of values that the client gives.
         fetches: (name, slot) of values that the client gets.
-        memory: makes the memory plan, which takes longer than making the program; None if nodes are not kept.
-        sent: slots that are sent to other tasks; their values are best written to shared memory
+        sent: slots that are sent to other tasks, and whose values are to be written to shared memory
             (`graph/resources/shared_storage.py`).
-        tensors: slot -> tensor, if it holds one; None if nodes are not kept.
+        tensors: slot -> tensor, if it holds one; None for many steps, and in a program that runs, which keeps no nodes.
         is_bounded: whether it has no loop and no op with the trait UNBOUNDED, so that sizes bound its time.
     """
 
@@ -274,18 +390,9 @@ class Program:
     slots: tuple[Any, ...]
     feeds: tuple[tuple[str, int], ...]
     fetches: tuple[tuple[str, int], ...]
-    memory: Callable[[], MemoryNeeds] | None = field(default=None, compare=False, repr=False)
     sent: frozenset[int] = frozenset()
     tensors: Mapping[int, Tensor] | None = field(default=None, compare=False, repr=False)
     is_bounded: bool = True
-
-    @property
-    def peak_bytes(self) -> int | None:
-        """The peak memory of its tensors, as far as sizes are known before it runs; unknown sizes count as 1.
-
-        None for programs of more than 10,000 steps, which do not keep their nodes.
-        """
-        return None if self.memory is None else self.memory().peak_bytes
 
     def __str__(self) -> str:
         lines = [f"program for {self.device}: {len(self.instructions)} instructions, {len(self.slots)} slots"]
@@ -317,14 +424,13 @@ def _lines(step: Instruction) -> list[str]:
         if not step.checks:
             return [f"{waits}{_line(step.call)}"]
         return [f"unless dead {', '.join(f's{i}' for i in step.checks)}{token}: {waits}{_line(step.call)}"]
-    if not isinstance(step, Call):
+    if not isinstance(step, Call) or not isinstance(step.work, Region):
         return [_line(step)]
-    if not isinstance(step.kernel, RegionKernel):
-        return [_line(step)]
+    arenas: Sequence[int] = getattr(step.kernel, "arenas", ())  # of the plans that there are by now
     return [
         _line(step),
-        *[f"    {_line(call)}" for call in step.kernel.calls],
-        *[f"    in an arena of {n:,} bytes" for n in step.kernel.arenas],
+        *[f"    {_line(call)}" for call in step.work.calls],
+        *[f"    in an arena of {n:,} bytes" for n in arenas],
     ]
 
 

@@ -8,18 +8,13 @@ saved. Where nothing but a save uses what a read gives, the read becomes one of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from ...graph.resources.variable import VariableState, read_together_in_chunks
-from ..ir.program import Call, Program, slots_used
+from ..ir.program import Builtin, Call, Program, slots_used
 
-_IN_CHUNKS: dict[str, Callable[..., Any]] = {
-    "Read": VariableState.read_in_chunks,
-    "ReadVariableOp": VariableState.read_in_chunks,
-    "ReadTogether": read_together_in_chunks,
-}
+_READ = Builtin(VariableState.read_in_chunks)
+_IN_CHUNKS = {"Read": _READ, "ReadVariableOp": _READ, "ReadTogether": Builtin(read_together_in_chunks)}
 
 
 def read_saved_in_chunks(program: Program) -> Program:
@@ -42,7 +37,7 @@ def read_saved_in_chunks(program: Program) -> Program:
                     break
                 slot = made.inputs[0]
     read = (
-        replace(step, kernel=_IN_CHUNKS[step.op], op=f"{step.op}InChunks")
+        replace(step, work=_IN_CHUNKS[step.op], op=f"{step.op}InChunks")
         if type(step) is Call and step.op in _IN_CHUNKS and lent.issuperset(step.outputs)
         else step
         for step in instructions

@@ -9,7 +9,7 @@ Control flow mostly disappears: Enter, Exit, NextIteration, LoopCond and the Swi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,11 +21,9 @@ from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.opdef import OpDef, Trait
 from ...graph.core.shape import text
 from ...graph.resources.accumulator import RemoteAccumulator
-from ...graph.resources.resource_manager import Context
 from ...graph.resources.variable import VariableState
 from ..backend import Backend
 from ..fusion.epilogue import EpilogueKernel
-from ..fusion.optimizer_loops import writes_in_place
 from ..ir.fused_kernel import FusedKernel
 from ..ir.partition import (
     AwaitNode,
@@ -42,6 +40,7 @@ from ..ir.partition import (
 from ..ir.program import (
     Await,
     Begin,
+    Builtin,
     Call,
     Instruction,
     Loop,
@@ -55,12 +54,11 @@ from ..ir.program import (
     slots_set,
     slots_used,
 )
-from ..memory.plan import plan_memory
 
 _RENAMES = frozenset({"Enter", "RefEnter", "Exit", "NextIteration", "LoopCond"})
 _SPECIAL = _RENAMES | {"Const", "Placeholder", "Switch"}  # ops that may not become a call
 
-PLANNED = 10_000  # the most steps for which a program has a memory plan, for which it keeps its nodes
+PLANNED = 10_000  # the most steps for which a program tells the tensors of its slots
 
 
 ReaderOf = Callable[[Sequence[RecvTensor]], Callable[[], Sequence[Any]]]
@@ -71,23 +69,20 @@ def lower(
     graph: PartitionGraph,
     steps: Sequence[PartitionStep | FusedKernel],
     backend: Backend,
-    context_of: Callable[[Node], Context],
     reader_of: ReaderOf | None = None,
 ) -> Program:
-    """Lower a partition to a program, which frees no slot yet.
+    """Lower a partition to a program, which frees no slot yet, and whose kernels are not bound yet.
 
     Args:
         graph: the partition after the graph passes.
         steps: its steps, with fused kernels among them.
-        backend: gives a kernel per node and per fused kernel.
-        context_of: the `Context` of a stateful node.
+        backend: says by which family of kernels it computes each node and each fused kernel.
         reader_of: makes readers of published variables; None: there are none.
 
     Raises:
         InvalidArgumentError: a placeholder is needed and not fed.
-        UnimplementedError: a node has no kernel on this backend.
     """
-    lowering = _Lowering(backend, context_of, asked_for(graph))
+    lowering = _Lowering(backend, asked_for(graph))
     lowering.asynchronous = {s.node: None for s in graph.steps if type(s) is AwaitNode}
     feeds = tuple((name, lowering.arriving_slot(tensor)) for name, tensor in graph.feeds)
     for step in steps:
@@ -96,14 +91,10 @@ def lower(
     if lowering.read and reader_of is not None:
         receives, slots = zip(*lowering.read, strict=True)
         lowering.instructions.insert(0, Read(reader_of(receives), receives, slots))
-    keeps_nodes = len(steps) <= PLANNED
-    fed, taken = [t for _, t in graph.feeds], [t for _, t in graph.fetches]
     return Program(
         graph.device, tuple(lowering.instructions), tuple(lowering.slots), feeds, fetches,
-        (lambda: plan_memory(steps, fed, taken, writes_in_place=writes_in_place)) if keeps_nodes else None,
-        frozenset(_sent(lowering.instructions, graph.device)),
-        {slot: t for t, slot in lowering.slot_of.items()} | lowering.read_of if keeps_nodes else None,
-        _are_bounded(steps),
+        tensors={slot: t for t, slot in lowering.slot_of.items()} | lowering.read_of if len(steps) <= PLANNED else None,
+        is_bounded=_are_bounded(steps),
     )  # fmt: skip
 
 
@@ -117,14 +108,6 @@ def _are_bounded(steps: Iterable[PartitionStep | FusedKernel]) -> bool:
         if isinstance(node, Node):
             ops.add(node.opdef)
     return not any(Trait.UNBOUNDED in op.traits for op in ops)
-
-
-def _sent(instructions: Iterable[Instruction], device: str) -> Iterator[int]:
-    """The slots that are sent to other tasks."""
-    task = device.partition("/device:")[0]
-    for step in flattened(instructions):
-        if isinstance(step, Send) and step.slot >= 0 and step.task != task:
-            yield step.slot
 
 
 @dataclass(slots=True)
@@ -143,9 +126,8 @@ class _OpenLoop:
 class _Lowering:
     """Slots and instructions so far."""
 
-    def __init__(self, backend: Backend, context_of: Callable[[Node], Context], asked: frozenset[Node | int]) -> None:
+    def __init__(self, backend: Backend, asked: frozenset[Node | int]) -> None:
         self.backend = backend
-        self.context_of = context_of
         self.asked = asked
         self.instructions: list[Instruction] = []
         self.slots: list[Any] = []
@@ -206,24 +188,24 @@ class _Lowering:
                 for i, t in enumerate(node.inputs)
             ]
         )
-        kernel = self.backend.kernel(node, self.context_of(node) if op.is_stateful else None)
+        work = self.backend.choose(node)
         # A fed output keeps the fed value: the node may still run for its other outputs, whose result goes to a spare slot.
         outputs = []
         for t in node.outputs:
             outputs.append(len(slots))
             slot_of.setdefault(t, len(slots))
             slots.append(None)
-        return Call(kernel, inputs, tuple(outputs), (), node.name, op.name, node._origin)
+        return Call(work, inputs, tuple(outputs), (), node.name, op.name, node._origin)
 
     def _reach(self, node: Node) -> Call:
         """A variable or accumulator of another task, looked up when the program started."""
         slot = self.new_slot(node.outputs[0])
-        return Call(_reached, (self.reached[node.name],), (slot,), (), node.name, node.type, node._origin)
+        return Call(_REACHED, (self.reached[node.name],), (slot,), (), node.name, node.type, node._origin)
 
     def _begin(self, node: Node, call: Call) -> Call:
         """The instruction that starts an asynchronous call; an `Await` takes its results later."""
         run = self.new_slot(None)
-        self.asynchronous[node] = Await(replace(call, kernel=_nothing, inputs=(run,)), (), -1)
+        self.asynchronous[node] = Await(replace(call, work=_NOTHING, inputs=(run,)), (), -1)
         return replace(call, outputs=(run,))
 
     def await_node(self, step: AwaitNode) -> None:
@@ -235,9 +217,7 @@ class _Lowering:
         inputs = tuple([self.slot_of[t] for t in (*group.inputs, *group.shapes)])
         outputs = tuple([self.new_slot(t) for t in group.outputs])
         last, names = group.nodes[-1], tuple([n.name for n in group.nodes])
-        call = Call(
-            self.backend.fused(group, self.context_of), inputs, outputs, (), last.name, "Fused", last._origin, names
-        )
+        call = Call(self.backend.choose(group), inputs, outputs, (), last.name, "Fused", last._origin, names)
         if group.is_guarded:
             checks = [*(self.slot_of[t] for t in group.checks), *(self.tokens[a] for a in group.after)]
             self.instructions.append(Predicated(call, tuple(dict.fromkeys(checks)), -1))
@@ -251,7 +231,7 @@ class _Lowering:
             return slot
         value = self.new_slot(None)
         self.read_of[value] = tensor
-        read = Call(VariableState.read, (slot,), (value,), (), tensor.op.name, "Read", tensor.op._origin)
+        read = Call(_READ, (slot,), (value,), (), tensor.op.name, "Read", tensor.op._origin)
         may_be_dead = tensor.op in self.guarded or tensor.op.opdef.name == "RefSwitch"
         self.instructions.append(Predicated(read, (slot,), -1) if may_be_dead else read)
         return value
@@ -264,7 +244,7 @@ class _Lowering:
             slot = self.value_slot(tensor, "fetch")
             if slot in taken:
                 copied = self.new_slot(None)
-                call = Call(_own_copy, (slot,), (copied,), (), tensor.op.name, "Copy", tensor.op._origin)
+                call = Call(_COPY, (slot,), (copied,), (), tensor.op.name, "Copy", tensor.op._origin)
                 self.instructions.append(Predicated(call, (slot,), -1))
                 slot = copied
             taken.add(slot)
@@ -301,8 +281,8 @@ class _Lowering:
         """Put a tensor's value, which may be dead, into another slot as another type."""
         graph = Graph()
         x = graph.create("Placeholder", [], {"dtype": given, "shape": tensor.dims}, "x").outputs[0]
-        kernel = self.backend.kernel(graph.create("Cast", [x], {"DstT": wanted}, "cast"), None)
-        call = Call(kernel, (source,), (to,), (), tensor.op.name, "Cast", tensor.op._origin)
+        cast = graph.create("Cast", [x], {"DstT": wanted}, "cast")
+        call = Call(self.backend.choose(cast), (source,), (to,), (), tensor.op.name, "Cast", tensor.op._origin)
         self.instructions.append(Predicated(call, (source,), -1))
 
     # --- dead nodes ------------------------------------------------------------------------------------------------
@@ -316,7 +296,9 @@ class _Lowering:
             raise _not_fed(node)
         if name == "Const":
             value = node.attrs["value"]
-            call = Call(lambda: value, (), (self.new_slot(node.outputs[0]),), (), node.name, name, node._origin)
+            call = Call(
+                Builtin(lambda: value), (), (self.new_slot(node.outputs[0]),), (), node.name, name, node._origin
+            )
         elif (name in _RENAMES and not waits) or self._is_switch_of_loop(node):
             self._rename(node)
             self._tell(node)
@@ -343,7 +325,7 @@ class _Lowering:
         """Pass on whether a node is dead, by its first output, to the nodes that need it."""
         token = self._new_token(node)
         if token >= 0:
-            call = Call(_nothing, (), (), (), node.name, node.opdef.name, node._origin)
+            call = Call(_NOTHING, (), (), (), node.name, node.opdef.name, node._origin)
             self.instructions.append(Predicated(call, (self.slot_of[node.outputs[0]],), token))
 
     # --- loops -----------------------------------------------------------------------------------------------------
@@ -416,6 +398,10 @@ def _own_copy(value: Any) -> Any:
 
 def _nothing() -> tuple[()]:
     return ()
+
+
+_READ, _REACHED, _COPY = Builtin(VariableState.read), Builtin(_reached), Builtin(_own_copy)
+_NOTHING = Builtin(_nothing)
 
 
 def _not_fed(node: Node) -> InvalidArgumentError:

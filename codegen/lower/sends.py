@@ -1,8 +1,8 @@
 """Sends to other tasks: kernels that write results directly into shared-memory send buffers, and which send is the last before a pause.
 
-A kernel takes the memory of its result from the buffer pool, and sending copies it into memory that both processes can read. With
-`use_send_buffers` such a kernel takes memory of the second kind at once. A result in a send buffer is read-only: the receiver may keep
-it. A client that fetches it gets a copy.
+A kernel takes the memory of its result from the buffer pool, and sending copies it into memory that both processes can read. Of a slot
+that `use_send_buffers` marks, the kernel takes memory of the second kind at once. A result in a send buffer is read-only: the receiver may
+keep it. A client that fetches it gets a copy.
 
 The worker may send several tensors for one task together (`runtime/worker/step_scheduler.py`). `find_last_sends` tells it after which
 send no other one follows before the program may pause, so that it sends at once what it has.
@@ -11,27 +11,26 @@ send no other one follows before the program may pause, so that it sends at once
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from ...graph.core.opdef import Trait, registered
-from ..ir.program import Await, Call, Instruction, Loop, PooledKernel, Predicated, Program, Recv, Send, Wait, calls_of
+from ...graph.core.opdef import Trait
+from ..ir.program import Await, Call, Instruction, Loop, Predicated, Program, Recv, Send, Wait, Work, flattened
 
 
 def use_send_buffers(program: Program) -> Program:
-    """Let kernels write their results into send buffers where these are sent."""
-    for call in calls_of(program.instructions):
-        sent = [i for i, slot in enumerate(call.outputs) if slot in program.sent]
-        if sent and isinstance(call.kernel, PooledKernel):
-            call.kernel.send(sent)
-    return program
+    """Mark the slots that are sent to other tasks, so that kernels write them into send buffers."""
+    task = program.device.partition("/device:")[0]
+    sends = [step for step in flattened(program.instructions) if isinstance(step, Send)]
+    return replace(program, sent=frozenset(s.slot for s in sends if s.slot >= 0 and s.task != task))
 
 
 def find_last_sends(program: Program) -> Program:
     """Set `more` of each send."""
-    _find_last(program.instructions, program.is_bounded)
+    _find_last(program.instructions)
     return program
 
 
-def _find_last(instructions: Sequence[Instruction], is_bounded: bool) -> None:
+def _find_last(instructions: Sequence[Instruction]) -> None:
     followed: set[str] = set()  # tasks for which a tensor follows before a pause
     for step in reversed(instructions):
         if isinstance(step, Send):
@@ -39,15 +38,15 @@ def _find_last(instructions: Sequence[Instruction], is_bounded: bool) -> None:
             step.more = task in followed
             followed.add(task)
         elif isinstance(step, Loop):
-            _find_last(step.head, is_bounded)
-            _find_last(step.body, is_bounded)
+            _find_last(step.head)
+            _find_last(step.body)
             followed.clear()
-        elif isinstance(step, (Recv, Wait, Await)) or not is_bounded and _may_last(step):
+        elif isinstance(step, (Recv, Wait, Await)) or followed and _may_last(step):
             followed.clear()
 
 
 def _may_last(step: Instruction) -> bool:
     """Whether an instruction may take any time, such as a Python function."""
     call = step.call if isinstance(step, Predicated) else step
-    definition = registered().get(call.op) if isinstance(call, Call) else None
-    return definition is not None and Trait.UNBOUNDED in definition.traits
+    work = call.work if isinstance(call, Call) else None
+    return isinstance(work, Work) and any(Trait.UNBOUNDED in n.opdef.traits for n in work.nodes)

@@ -137,7 +137,9 @@ class Recorder:
             calls.append(CallNote(device, step.node, step.op, step.nodes))
             kernel = _timed_kernel(step.kernel, len(calls) - 1, self._kernels)
             # Written out: `dataclasses.replace` takes longer than most kernels.
-            return Call(kernel, step.inputs, step.outputs, step.frees, step.node, step.op, step.origin, step.nodes)
+            return Call(
+                step.work, step.inputs, step.outputs, step.frees, step.node, step.op, step.origin, step.nodes, kernel
+            )
         if isinstance(step, Begin):  # an async call: its time is that of its whole run
             begun = step.call
             self._begun[begun] = len(self.notes.calls)

@@ -28,9 +28,21 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from ...codegen.backend import NodeError
 from ...codegen.gpu.driver.api import CudaError
-from ...codegen.ir.program import Await, Begin, Call, Instruction, Loop, Predicated, Program, Read, Recv, Send, Wait
+from ...codegen.ir.program import (
+    Await,
+    Begin,
+    Call,
+    Instruction,
+    Loop,
+    NodeError,
+    Predicated,
+    Program,
+    Read,
+    Recv,
+    Send,
+    Wait,
+)
 from ...graph.core.errors import (
     InternalError,
     InvalidArgumentError,
@@ -338,7 +350,7 @@ class AsyncKernel(Executor):
     def __init__(self, step: Step, call: Call, inputs: Sequence[Any], device: str) -> None:
         self.call = call
         taken, result = tuple(range(len(inputs))), len(inputs)
-        run = Wait(Call(call.kernel, taken, (result,), taken, call.node, call.op, call.origin), (), -1)
+        run = Wait(Call(call.work, taken, (result,), taken, call.node, call.op, call.origin, (), call.kernel), (), -1)
         super().__init__(step, Program(device, (run,), (None,) * (result + 1), (), (("", result),)))
         self.slots[:result] = inputs
 

@@ -55,7 +55,7 @@ def clock(monkeypatch: pytest.MonkeyPatch, bench: ModuleType) -> Clock:
 
 
 def program(*kernels: Callable[..., object]) -> Program:
-    calls = [Call(k, (), (), (), f"n{i}", "NoOp", ("", 0)) for i, k in enumerate(kernels)]
+    calls = [Call(None, (), (), (), f"n{i}", "NoOp", ("", 0), kernel=k) for i, k in enumerate(kernels)]
     return Program("/job:w/replica:0/task:0/device:CPU:0", tuple(calls), (), (), ())
 
 

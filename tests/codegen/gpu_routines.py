@@ -12,11 +12,10 @@ from gpu_backends import gpus_for_tests
 import dovetail as dt
 from dovetail.codegen.gpu.backend import CudaBackend
 from dovetail.codegen.gpu.driver.device import device
-from dovetail.codegen.gpu.horizontal_fusion import fuse_updates
 from dovetail.codegen.gpu.ir import Routine
 from dovetail.codegen.gpu.kernels import GpuKernel
 from dovetail.codegen.ir.program import Call, calls_of
-from dovetail.codegen.options import KernelOptions
+from dovetail.codegen.options import KernelOptions, without
 from dovetail.codegen.pipeline import compile_partition
 from dovetail.graph.core.graph import Node, Tensor
 from dovetail.graph.resources.resource_manager import Context, Resources, SessionState
@@ -50,7 +49,8 @@ def chosen(build: Callable[[], Any], unknown: int = 0) -> list[Chosen]:
         def context_of(node: Node) -> Context:
             return Context(node.name, node.container, resources, state, tuple(t.dims for t in node.outputs))
 
-        program = fuse_updates(compile_partition(partition, backend, context_of, until="liveness"), backend.gpu)
+        with without("transfers", "CUDA graphs"):
+            program = compile_partition(partition, backend, context_of)
         return [made for call in calls_of(program.instructions) if (made := _chosen(call, unknown)) is not None]
 
 

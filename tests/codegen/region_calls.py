@@ -11,11 +11,12 @@ from reference_interpreter import execution_order
 
 import dovetail as dt
 from dovetail.codegen.cpu.backend import NumbaBackend
+from dovetail.codegen.cpu.kernels.families import LOOPS
 from dovetail.codegen.cpu.kernels.fused import CpuFusedKernel
 from dovetail.codegen.cpu.regions.region import ONE_BY_ONE, NativeRegion
 from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.ir.partition import PartitionGraph
-from dovetail.codegen.ir.program import Call
+from dovetail.codegen.ir.program import Builtin, Call, Work
 from dovetail.codegen.lower.region import region_of
 from dovetail.graph.core.source_location import caller
 
@@ -25,7 +26,14 @@ BEFORE = ONE_BY_ONE  # runs before one goes by a plan
 
 
 def call(kernel: Any, op: str, inputs: Sequence[int], outputs: Sequence[int]) -> Call:
-    return Call(kernel, tuple(inputs), tuple(outputs), (), f"{op.lower()}_{outputs[0]}", op, caller())
+    """A call of a kernel; of a fused one, with its work."""
+    work = Work(kernel.group, LOOPS) if isinstance(kernel, CpuFusedKernel) else Builtin(kernel)
+    return Call(work, tuple(inputs), tuple(outputs), (), f"{op.lower()}_{outputs[0]}", op, caller(), kernel=kernel)
+
+
+def kernel_of(backend: NumbaBackend, node: Any, context: Any = None) -> Any:
+    """The kernel that a backend makes for a node."""
+    return backend.bind(backend.choose(node), lambda node: context)
 
 
 def nodes_of(*fetches: Any) -> list[Any]:
@@ -53,8 +61,8 @@ def kernels() -> dict[str, tuple[Any, int, int]]:
             "Joint": (fused([x, y], dt.maximum(x + y, 0.25)), 2, 1),
             "Softmax": (fused([x], dt.nn.softmax(x)), 1, 1),
             "Both": (fused([x, y], x * y, x - y), 2, 2),
-            "Product": (backend.kernel(product.op, None), 2, 1),
-            "Turned": (backend.kernel(turned.op, None), 2, 1),
+            "Product": (kernel_of(backend, product.op), 2, 1),
+            "Turned": (kernel_of(backend, turned.op), 2, 1),
         }
 
 
@@ -71,7 +79,4 @@ def same(mine: Any, theirs: Any) -> None:
 
 
 def region_of_calls(calls: Sequence[Call], constants: dict[int, Any] | None = None) -> NativeRegion:
-    for c in calls:
-        if hasattr(c.kernel, "enter_region"):
-            c.kernel.enter_region()
     return NativeRegion(region_of(calls, constants or {}), at_once=True)

@@ -1,5 +1,6 @@
 """The kernels of CPUs. A file `X` plans and launches; `X_source` holds the loops that Numba compiles (`emit.instantiate`).
 
+    families               which family of kernels computes a node, and what makes its kernels
     fused                  kernels made by fusion, from loop nests
     node                   the common class of hand-written kernels of one op
     gemm                   matrix products

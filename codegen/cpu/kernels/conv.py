@@ -33,7 +33,6 @@ from .contraction import FUNCTIONS, contract
 Functions: TypeAlias = Mapping[str, Function]
 """The compiled functions, by name."""
 
-_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 _PIXELS = (
     2048  # that a part of a filter's gradient sums at least: to write and add it takes a few hundredths of making it
 )
@@ -157,14 +156,12 @@ OPS: dict[str, tuple[Callable[..., Array | None], tuple[str, ...]]] = {
 """For each op: what runs it, and its compiled functions."""
 
 
-def conv_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | None]] | None:
-    """For a node that has a kernel here: its source text, and what is to be called with the compiled function and the inputs.
+def conv_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | None]]:
+    """The source text for a node, and what is to be called with the compiled function and the inputs.
 
     That gives None where the reference must do the work.
     """
     dtype = node.outputs[0].dtype.base
-    if node.type not in OPS or dtype.np not in _TYPES:
-        return None
     run, names = OPS[node.type]
     if node.type == "Conv2DBackpropInput":
         dims = node.inputs[1].dims

@@ -23,8 +23,8 @@ FRESH = 32 << 20
 """Results from so many bytes on get fresh memory from the C library. A smaller one gets memory that was used before, which is as fast."""
 
 
-def copy_kernel(node: Node, reference: Kernel) -> Kernel:
-    """The reference, but with large results in reused memory."""
+def copy_kernel(node: Node, reference: Kernel, threads: int, check: bool) -> Kernel:
+    """The reference, but with large results in reused memory. It needs no threads and no check."""
 
     def reshape(x: Any, shape: Any) -> Any:
         return reference(_joined([x], 0) if _bytes_of([x]) >= FRESH and not x.flags.c_contiguous else x, shape)
@@ -36,7 +36,6 @@ class JoinKernel(RecordableKernel):
     """The kernel that concatenates arrays along an axis, which is its last input; or stacks them along a new one, `axis`."""
 
     def __init__(self, axis: int | None, reference: Kernel) -> None:
-        self.nodes = ()
         self._axis = axis
         self._reference = reference
 

@@ -2,39 +2,29 @@
 
 A plan has what follows from the shapes of the inputs: sizes of the axes, shapes of the outputs, how threads share the work. Shapes that
 fusion did not foresee (a size of 1 that is broadcast) run on NumPy, node by node. Errors come from there too: a kernel cannot fail.
-
-A `RegionOnlyKernel` is a single elementwise operation or sum, such as an addition of biases between two products. NumPy does it in about
-the time of one launch, so by itself it has no kernel. Inside a native region a launch costs next to nothing, and without a
-kernel the operation would end the region; so it gets one when it becomes part of a region.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ....graph.core.dtypes import resource
 from ....graph.core.errors import FailedPreconditionError
-from ....graph.core.graph import Node
 from ...backend import ContextOf
 from ...check import compare_fused
-from ...fusion.fuse import fuse
-from ...fusion.op_rules import rule_of
 from ...ir.fused_kernel import FusedKernel, KernelSizes
-from ...ir.loop_nest import READS, LoopNest, NotFusibleError
-from ...ir.partition import PartitionGraph
-from ...ir.program import Kernel
+from ...ir.loop_nest import READS, LoopNest
 from ...ir.schedule import CpuLoops, CpuSchedule
-from ...reference import NumpyBackend
+from ...reference import references_of
 from ..emit.module import NumbaSource, source_of
 from ..native.planner import LEAST, NotPlannableError, Planner
 from ..schedule import schedule_of
 from ..work_ranges import Ranges, nanoseconds, ranges_of
-from .node import PlannedKernel, RecordableKernel
+from .node import PlannedKernel
 from .rows import ranges_of_rows
 
 STRIP = 512  # columns that a range of columns should have: memory is fast along rows
@@ -60,10 +50,8 @@ class CpuFusedKernel(PlannedKernel):
         self.group = group
         self._context_of = context_of
         self.variables = tuple(i for i, t in enumerate(group.inputs) if t.dtype is resource)
-        self.nodes = tuple(group.nodes)
-        self.is_native = not check
         self.source = source_for(group)
-        super().__init__(self.source.text, NumpyBackend().fused(group, context_of))
+        super().__init__(self.source.text, references_of(group, context_of))
         self._threads = threads
         self._loaded = len(group.inputs)
         self._assumed = {*(a.position for a in group.assumed), *(at for *_, at in group.tables)}
@@ -143,69 +131,3 @@ def ranges_for(loops: LoopNest, schedule: CpuSchedule, sized: KernelSizes, threa
         return ranges_of(max(1, -(-sizes[0] // schedule.tile)), time, threads)
     is_along = schedule.loops is CpuLoops.COLUMNS and schedule.shared == len(sizes) - 1
     return ranges_of(sizes[schedule.shared], time, threads, STRIP if is_along else 1)
-
-
-# --- single nodes in regions ----------------------------------------------------------------------------------------
-
-
-def may_be_region_only(node: Node) -> bool:
-    """Whether a node may have a kernel inside a region: it computes floating-point numbers, element by element or summed along axes."""
-    if node.opdef.is_stateful or len(node.outputs) != 1:
-        return False
-    data = (*node.outputs, *node.inputs)
-    if not node.outputs[0].dtype.is_floating or any(t.dtype.is_ref for t in data):
-        return False
-    if all(t.dims is not None and not t.dims for t in data):
-        return False
-    try:
-        rule_of(node)
-    except NotFusibleError:
-        return False
-    return True
-
-
-class RegionOnlyKernel(RecordableKernel):
-    """The kernel of one node: its reference, until it becomes part of a region.
-
-    Args:
-        node: the node that it runs. reference: the op's reference. options: of the `CpuFusedKernel` that it becomes.
-    """
-
-    is_region_only = True
-
-    def __init__(self, node: Node, reference: Kernel, **options: Any) -> None:
-        self.reference = reference
-        self.kernel: Any = None
-        self.nodes = (node,)
-        self._node = node
-        self._options = options
-        self._order: tuple[int, ...] = ()
-
-    def __call__(self, *inputs: Any) -> Any:
-        if self.kernel is None:
-            return self.reference(*inputs)
-        return self.kernel(*[inputs[i] for i in self._order])
-
-    @cached_property
-    def is_native(self) -> bool:  # type: ignore[override]
-        """Whether native plans can have it."""
-        return self._group() is not None
-
-    def _group(self) -> Any:
-        node = self._node
-        partition = PartitionGraph("", (node,), (), tuple((t.name, t) for t in node.outputs))
-        kernels = fuse(partition, small=True, lone=True).kernels
-        return kernels[0] if kernels else None
-
-    def enter_region(self) -> None:
-        """Become part of a region."""
-        group, taken = self._group(), list(self._node.inputs)
-        self.kernel = CpuFusedKernel(group, **self._options)
-        self._order = tuple(taken.index(t) for t in (*group.inputs, *group.shapes))
-
-    def record_into(self, planner: Planner, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Put its launch into a native plan."""
-        if self.kernel is None:
-            raise NotPlannableError("a node that is in no region")
-        made: Sequence[Any] = self.kernel.record_into(planner, [inputs[i] for i in self._order])
-        return made

@@ -25,7 +25,6 @@ from .node import NodeKernel
 
 # Multiply-adds of one product: from where OpenBLAS takes threads, to where we use it again.
 SMALLEST, LARGEST = 1 << 18, 1 << 30
-_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 class ProductKernel(NodeKernel):
@@ -71,11 +70,6 @@ class ProductKernel(NodeKernel):
             counts=(1,) * (3 - len(stack)) + stack, x_stack=a_jumps[:3], w_stack=b_jumps[:3],
         )  # fmt: skip
         return out
-
-
-def product_kernel(node: Node, reference: Kernel, threads: int, check: bool) -> ProductKernel | None:
-    """The kernel of a product of float32 or float64; None for other types."""
-    return ProductKernel(node, reference, threads, check) if node.outputs[0].dtype.base.np in _TYPES else None
 
 
 def _is_column_major(matrix: Array) -> bool:

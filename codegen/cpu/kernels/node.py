@@ -14,7 +14,7 @@ from typing import Any
 
 from ....graph.core.graph import Node
 from ...check import compare
-from ...ir.program import Kernel, PooledKernel
+from ...ir.program import Kernel
 from ...lower.region import one_or_all
 from ..native.plan_cache import PlanCache
 from ..native.planner import Planner
@@ -25,19 +25,10 @@ class RecordableKernel:
     """A kernel that native plans can have.
 
     Attributes:
-        is_native: whether plans can have it, as it is.
-        is_region_only: whether it is not worth a launch outside a region.
         variables: which of its inputs are variables, whose values it looks up.
-        nodes: those that it computes.
     """
 
-    is_native = True
-    is_region_only = False
     variables: tuple[int, ...] = ()
-    nodes: tuple[Node, ...]
-
-    def enter_region(self) -> None:
-        """Become part of a region."""
 
     @abstractmethod
     def record_into(self, planner: Planner, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -48,7 +39,7 @@ class RecordableKernel:
         """
 
 
-class PlannedKernel(TieredKernel, RecordableKernel, PooledKernel):
+class PlannedKernel(TieredKernel, RecordableKernel):
     """A kernel that runs by plans. Until it is compiled, and for arrays without a plan, its reference does the work.
 
     Args:
@@ -60,7 +51,7 @@ class PlannedKernel(TieredKernel, RecordableKernel, PooledKernel):
         self._plans = PlanCache(self.record_into, "a kernel")
 
     def send(self, outputs: Collection[int]) -> None:
-        """As `PooledKernel.send`."""
+        """These of its outputs go to other tasks: write them into send buffers."""
         self._plans.sent = outputs
 
     def by_plan(self, inputs: tuple[Any, ...]) -> Any:
@@ -82,8 +73,6 @@ class NodeKernel(PlannedKernel):
     def __init__(self, node: Node, reference: Kernel, text: str, call: Callable[..., Any], *, check: bool) -> None:
         super().__init__(text, reference)
         self.node = node
-        self.is_native = not check
-        self.nodes = (node,)
         self._call = call
         self._check = check
 

@@ -60,7 +60,6 @@ class VariableKernel(TieredKernel):
     def __init__(self, node: Node, reference: Kernel, text: str, places: int, threads: int, check: bool) -> None:
         super().__init__(text, reference)
         self.node = node
-        self.nodes = (node,)
         self.places = places
         self.checks = check
         self._threads = threads
@@ -131,16 +130,15 @@ class UpdateKernel(VariableKernel):
                 raise NotPlannableError("a value of another shape than its gradient")
 
 
-def update_kernel(node: Node, reference: Kernel, threads: int, check: bool) -> UpdateKernel | None:
-    """The kernel of a node that updates variables from a dense array; None: it is none, too small, or of a type without kernels."""
+def dense_update(node: Node) -> tuple[LoopNest, int, int] | None:
+    """As `update_of`, for a node with a kernel; None: it is no update from a dense array, too small, or of a type without kernels."""
     found = update_of(node)
     if found is None:
         return None
-    loops, places, gradient = found
-    grad = node.inputs[gradient]
+    grad = node.inputs[found[2]]
     if grad.dtype.base not in SUPPORTED or (element_count(grad.dims) or SMALLEST) < SMALLEST:
         return None
-    return UpdateKernel(node, reference, loops, places, gradient, threads, check)
+    return found
 
 
 _TYPES = (float32, float64)
@@ -221,13 +219,26 @@ class SparseUpdateKernel(VariableKernel):
         return indices[own], add_rows(self._sums, grad, number[owner], int(number[-1]) + 1, self._threads)
 
 
-def sparse_update_kernel(node: Node, reference: Kernel, threads: int, check: bool) -> SparseUpdateKernel | None:
-    """The kernel of a node that updates the rows which a gradient names; None: it is none, or of a type or a rule without kernels."""
+def _sparse_update(node: Node) -> tuple[SparseUpdate, LoopNest] | None:
+    """An update of the rows that a gradient names, and its loops; None: it is none, or of a type or a rule without kernels."""
     found = sparse_update_of(node)
     if found is None or found.dtype not in _TYPES:
         return None
     try:
-        loops = found.dense() if found.rule.decays else found.sparse()
+        return found, found.dense() if found.rule.decays else found.sparse()
     except NotFusibleError:
         return None
-    return SparseUpdateKernel(node, found, loops, reference, threads, check)
+
+
+def takes_update(node: Node) -> bool:
+    """Whether a node is an update that has a kernel here."""
+    return dense_update(node) is not None or _sparse_update(node) is not None
+
+
+def update_kernel(node: Node, reference: Kernel, threads: int, check: bool) -> VariableKernel:
+    """The kernel of an update, dense or sparse."""
+    dense, sparse = dense_update(node), _sparse_update(node)
+    if dense is not None:
+        return UpdateKernel(node, reference, *dense, threads, check)
+    assert sparse is not None
+    return SparseUpdateKernel(node, *sparse, reference, threads, check)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ....graph.core.dtypes import Array, float32, float64, int32, int64
+from ....graph.core.dtypes import Array
 from ....graph.core.graph import Node
 from ....graph.resources.buffer_pool import buffers
 from ...target import NS_PER_COMPARED, NS_PER_FOUND, NS_PER_SUM
@@ -26,7 +26,6 @@ from ..work_ranges import Ranges, ranges_of
 TOP = frozenset(("TopKV2",))
 MOST = 256  # the largest k: each number that is found moves some of those before it
 
-_TYPES = (float32, float64, int32, int64)
 _WIDE = 8  # elements of a row from which on skipping a row is cheap compared with adding it
 
 
@@ -49,13 +48,11 @@ def ranges_of_rows(count: int, width: int, nanoseconds: float, threads: int) -> 
     return tuple(zip(edges[:-1], edges[1:], strict=True))
 
 
-def top_kernel(node: Node, threads: int) -> tuple[str, Callable[..., tuple[Array, Array] | None]] | None:
-    """For a node that has a kernel here: its source text, and what is to be called with the compiled function and the inputs.
+def top_kernel(node: Node, threads: int) -> tuple[str, Callable[..., tuple[Array, Array] | None]]:
+    """The source text for a node, and what is to be called with the compiled function and the inputs.
 
-    It returns None where the reference must do the work: k is too large for the kernel, or larger than the row.
+    That gives None where the reference must do the work: k is too large for the kernel, or larger than the row.
     """
-    if node.type not in TOP or node.outputs[0].dtype.base not in _TYPES:
-        return None
 
     def top(function: Any, planner: Planner, x: Array, k: Array) -> tuple[Array, Array] | None:
         count, length = int(planner.known(k)), x.shape[-1]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....graph.core.dtypes import Array, float32, float64
+from ....graph.core.dtypes import Array
 from ....graph.core.graph import Node
 from ....graph.ops.nn.conv_geometry import height_and_width, layout, window_of
 from ...fusion.window_loops import CHOSEN, WINDOW_OPS, axis_names
@@ -18,27 +18,26 @@ from ..native.planner import Planner
 from ..schedule import schedule_of
 from ..work_ranges import nanoseconds, ranges_of
 
-_TYPES = (float32, float64)
 _CHANNELS = 256  # of a filter's gradient, from which on threads share the channels: before, the rows of taps
 DEPTHWISE = frozenset(name for name, op in WINDOW_OPS.items() if op.is_depthwise)
 POOLING = frozenset(WINDOW_OPS) - DEPTHWISE
 
 
-def window_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | None]] | None:
-    """For a node that has a kernel here: its source text, and what is to be called with the compiled function and the inputs.
+def filter_dims(node: Node) -> tuple[int | None, ...]:
+    """The shape of a depthwise convolution's filter, as far as it is known."""
+    return (node.outputs[0] if WINDOW_OPS[node.type].told == 1 else node.inputs[1]).dims or (None,)
+
+
+def window_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | None]]:
+    """The source text for a node, and what is to be called with the compiled function and the inputs.
 
     That gives None where the reference must do the work.
     """
-    op, dtype = WINDOW_OPS.get(node.type), node.outputs[0].dtype.base
-    if op is None or dtype not in _TYPES:
-        return None
+    op, dtype = WINDOW_OPS[node.type], node.outputs[0].dtype.base
     data_format = layout(node.attrs)
     multiplier: tuple[int, ...] = ()
     if op.is_depthwise:
-        dims = (node.outputs[0] if op.told == 1 else node.inputs[1]).dims
-        if dims is None or None in dims or 0 in dims:
-            return None
-        high, wide, inner, times = (int(d or 0) for d in dims)
+        high, wide, inner, times = (int(d or 0) for d in filter_dims(node))
         static, multiplier = window_of(node.attrs, (high, wide)), (times,)
     else:
         static = window_of(node.attrs, height_and_width(node.attrs, "ksize"))

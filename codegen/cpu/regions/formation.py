@@ -16,35 +16,42 @@ if they wait for another tensor to be coalesced with, or would hardly be issued 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ....graph.core.graph import Tensor
+from ....graph.core.dtypes import resource
+from ....graph.core.graph import Node
 from ....graph.core.opdef import opdef
 from ....graph.core.settings import setting
+from ....graph.core.shape import element_count
+from ...fusion.fuse import fuse
+from ...fusion.op_rules import rule_of
+from ...ir.fused_kernel import FusedKernel
+from ...ir.loop_nest import LoopNest, NotFusibleError
 from ...ir.nodes import HANDLES
-from ...ir.program import Call, Instruction, Loop, MemoryNeeds, Program, Send, calls_of
-from ...lower.region import constants_of, region_of
-from ..kernels.fused import CpuFusedKernel, RegionOnlyKernel
-from ..tiering import TieredKernel
-from .region import (
-    SHAPE_OPS,
-    NativeRegion,
-    can_record,
-    is_large_update,
-    is_launching,
-    is_update,
-    kernel_of,
-    planned_regions,
-    regions_of,
-    variables_of,
-    work_of,
+from ...ir.partition import PartitionGraph
+from ...ir.program import (
+    REFERENCE,
+    Call,
+    Instruction,
+    Loop,
+    Program,
+    Region,
+    Send,
+    Work,
+    calls_of,
 )
+from ...lower.region import constants_of, region_of
+from ..kernels.families import LOOPS, is_native
+from ..kernels.optimizer import dense_update
+from .region import OF_KNOWN, SHAPE_OPS, VIEWS
 
 logger = logging.getLogger(__name__)
 
 FEWEST = 2  # launches that are worth a region
+
+LARGEST = 1 << 20  # bytes of a variable that is updated together with others, some 50 microseconds
 
 LONGEST = 0.05  # fraction of a send's work by which more work may delay it
 
@@ -65,57 +72,27 @@ _SMALL = SHAPE_OPS | {
 _NOT_OPS = frozenset(("Fused", "Copy"))  # of calls that have no node of their own: they only compute
 
 
-def form_native_regions(program: Program, at_once: bool = False) -> Program:
+def form_native_regions(program: Program, lone: bool = False) -> Program:
     """Replace runs of launches by native regions, inside loops too.
 
-    A kernel that pays in a region only, and is part of none, becomes the reference again.
-    `at_once`: what a region's plan needs is compiled when it is made, and waited for.
+    `lone`: a single elementwise operation or sum, such as an addition of biases between two products, may become part of one. NumPy does
+    it in about the time of one launch, so by itself it has no kernel. Inside a region a launch costs next to nothing, and without a kernel
+    the operation would end the region.
     """
-    program = _with_regions(program, at_once)
-    for call in calls_of(program.instructions):
-        if isinstance(call.kernel, RegionOnlyKernel) and call.kernel.kernel is None:
-            call.kernel = call.kernel.reference
-    return program
-
-
-def own_kernels(instructions: Iterable[Instruction]) -> Iterator[TieredKernel]:
-    """The compiled kernels that are not made by fusion, in the order in which they run, those inside regions too."""
-    for call in calls_of(instructions):
-        kernel = call.kernel
-        if isinstance(kernel, NativeRegion):
-            yield from own_kernels(kernel.calls)
-        elif isinstance(kernel, TieredKernel) and not isinstance(kernel, CpuFusedKernel):
-            yield kernel
-
-
-def _with_regions(program: Program, at_once: bool) -> Program:
     constants = constants_of(program.slots)
-    gathered = tuple(_gathered(program.instructions, constants, at_once))
-    made = replace(program, instructions=gathered, memory=_with_arenas(program.memory, gathered, program.tensors))
-    if setting("DOVETAIL_LOG_REWRITES"):
-        found = [f"{call.op} up to {call.node}" for call in regions_of(made.instructions)]
-        if found:
-            logger.warning("regions on %s: %s", program.device, ", ".join(found))
-    return made
+    gathered = tuple(_gathered(program.instructions, constants, lone))
+    found = [f"{call.op} up to {call.node}" for call in calls_of(gathered) if isinstance(call.work, Region)]
+    if found and setting("DOVETAIL_LOG_REWRITES"):
+        logger.warning("regions on %s: %s", program.device, ", ".join(found))
+    return replace(program, instructions=gathered)
 
 
-def _with_arenas(
-    memory: Callable[[], MemoryNeeds] | None, instructions: Sequence[Instruction], tensors: Mapping[int, Tensor] | None
-) -> Callable[[], MemoryNeeds] | None:
-    """The memory needs of a program, with the arenas of its regions."""
-    if memory is None or tensors is None:
-        return memory
-    return lambda: memory().with_arenas(
-        [arena for _, arena in planned_regions(instructions, tensors) if arena is not None]
-    )
-
-
-def _gathered(instructions: Iterable[Instruction], constants: Mapping[int, Any], at_once: bool) -> list[Instruction]:
-    window = _Window(constants, at_once)
+def _gathered(instructions: Iterable[Instruction], constants: Mapping[int, Any], lone: bool) -> list[Instruction]:
+    window = _Window(constants, lone)
     for step in instructions:
         if isinstance(step, Loop):
             window = window.close()
-            window.out.append(step.with_parts(lambda part: _gathered(part, constants, at_once)))
+            window.out.append(step.with_parts(lambda part: _gathered(part, constants, lone)))
         elif not window.takes(step):
             if window.steps:
                 window = window.close()
@@ -134,7 +111,7 @@ class _Window:
     """
 
     constants: Mapping[int, Any]
-    at_once: bool
+    lone: bool
     out: list[Instruction] = field(default_factory=list)
     steps: list[Call | Send] = field(default_factory=list)  # all, in the order in which they stood
     before: list[Call] = field(default_factory=list)
@@ -144,6 +121,7 @@ class _Window:
     made: set[int] = field(default_factory=set)  # by kernels
     later: set[int] = field(default_factory=set)  # made after them
     updated: set[int] = field(default_factory=set)  # made by updates
+    alone: dict[Call, FusedKernel | None] = field(default_factory=dict)  # kernels that calls get in a region
     known: set[int] = field(default_factory=set)  # by kernels, of shapes alone
     sends: bool = False  # whether another task waits for a send after the kernels
     work: float = 0.0  # of kernels that make the sent tensors, as far as sizes are known
@@ -158,10 +136,10 @@ class _Window:
             self.behind.append(step)
         elif type(step) is not Call or self.updated and self.updated.intersection(step.inputs):
             return False
-        elif is_update(step):
+        elif _dense_update(step) is not None:
             self.updates.append(step)
             self.updated.update(step.outputs)
-        elif not (self.later and self.later.intersection(step.inputs)) and can_record(step, self.known, self.constants):
+        elif not (self.later and self.later.intersection(step.inputs)) and self.can_record(step):
             if self.updates and variables_of(step) or not self.has_time_for(step):
                 return False
             self.kernels.append(step)
@@ -176,9 +154,35 @@ class _Window:
         self.steps.append(step)
         return True
 
+    def can_record(self, call: Call) -> bool:
+        """Whether a plan can have this call. Outputs that follow from shapes are added to `known`."""
+        op, is_native = call.op, is_launching(call)
+        may_be_known = op in SHAPE_OPS or op in OF_KNOWN and self.are_known(call)
+        if may_be_known and (op in SHAPE_OPS or (_copies(call) if is_native else not self.gets_kernel(call))):
+            self.known.update(call.outputs)
+            return True
+        return is_native or self.gets_kernel(call) or op in VIEWS
+
+    def are_known(self, call: Call) -> bool:
+        """Whether the values of all inputs of a call are known. A plain loop: it runs for each of 100,000 additions."""
+        for i in call.inputs:  # noqa: SIM110
+            if i not in self.known and i not in self.constants:
+                return False
+        return True
+
+    def gets_kernel(self, call: Call) -> bool:
+        """Whether a call of a single node has a kernel inside a region."""
+        if not self.lone or not isinstance(call.work, Work) or call.work.family != REFERENCE:
+            return False
+        if call not in self.alone:  # it takes some 50 µs to find out
+            self.alone[call] = alone(call.work.nodes[0])
+        return self.alone[call] is not None
+
     def has_time_for(self, kernel: Call) -> bool:
         """Whether a send that another task waits for may be delayed by one more kernel, which is short compared with the work before."""
-        work = work_of(kernel)
+        work = 0.0
+        if self.gets_kernel(kernel) or is_launching(kernel) and not _copies(kernel):
+            work = _cost_of(kernel)
         if not self.sends:
             self.work += work
             return True
@@ -208,16 +212,82 @@ class _Window:
             self.out += self.behind
             self.out += large
             self.out += self.joined(small, len(small), "updates")
-        return _Window(self.constants, self.at_once, self.out)
+        return _Window(self.constants, self.lone, self.out, alone=self.alone)
 
     def joined(self, calls: Sequence[Call], launching: int, what: str) -> Sequence[Call]:
         """Replace several calls by one region, if there are enough launches."""
         if launching < FEWEST:
             return list(calls)
-        for kernel in filter(None, map(kernel_of, calls)):
-            kernel.enter_region()
-        run = region_of(calls, self.constants)
-        return [run.as_call(NativeRegion(run, launching, self.at_once), f"Region of {launching} {what}")]
+        run = region_of([self.in_region(c) for c in calls], self.constants, launching)
+        return [run.as_call(run, f"Region of {launching} {what}")]
+
+    def in_region(self, call: Call) -> Call:
+        """The call as it is in a region."""
+        group = self.alone.get(call)
+        if group is None:
+            return call
+        assert isinstance(call.work, Work)
+        taken = call.work.nodes[0].inputs
+        inputs = tuple([call.inputs[taken.index(t)] for t in (*group.inputs, *group.shapes)])
+        return replace(call, work=Work(group, LOOPS), inputs=inputs)
+
+
+# --- what calls are ----------------------------------------------------------------------------------------------------
+
+
+def is_launching(call: Call) -> bool:
+    """Whether a call is a launch that a plan can have, as far as can be known without shapes."""
+    return isinstance(call.work, Work) and is_native(call.work)
+
+
+def _copies(call: Call) -> bool:
+    return isinstance(call.work, Work) and call.work.family == "copies"
+
+
+def variables_of(call: Call) -> list[int]:
+    """Which inputs of a call are variables, whose values its kernel looks up."""
+    fused = call.work.step if isinstance(call.work, Work) else None
+    return [i for i, t in enumerate(fused.inputs) if t.dtype is resource] if isinstance(fused, FusedKernel) else []
+
+
+def _cost_of(call: Call) -> float:
+    """Arithmetic operations and bytes of a kernel, an unknown size counting as 1."""
+    nodes = call.work.nodes if isinstance(call.work, Work) else ()
+    return sum((cost.flops + cost.bytes for cost in (n.opdef.cost_of(n) for n in nodes)), 0.0)
+
+
+def _dense_update(call: Call) -> tuple[LoopNest, int, int] | None:
+    """The update of a variable that a call is, if plans take it."""
+    work = call.work
+    return dense_update(work.nodes[0]) if isinstance(work, Work) and work.family == "updates" else None
+
+
+def is_large_update(call: Call) -> bool:
+    """Whether an update stays a call of its own; an unknown number of elements counts as one."""
+    found = _dense_update(call)
+    if found is None or not isinstance(call.work, Work):
+        return False
+    array = call.work.nodes[0].inputs[found[2]]
+    return found[1] * (element_count(array.dims) or 1) * array.dtype.size > LARGEST
+
+
+def alone(node: Node) -> FusedKernel | None:
+    """The kernel of one node that computes floating-point numbers, element by element or summed along axes; None: it has none."""
+    if node.opdef.is_stateful or len(node.outputs) != 1:
+        return None
+    data = (*node.outputs, *node.inputs)
+    if not node.outputs[0].dtype.is_floating or any(t.dtype.is_ref for t in data):
+        return None
+    if all(t.dims is not None and not t.dims for t in data):
+        return None
+    try:
+        rule_of(node)
+    except NotFusibleError:
+        return None
+    kernels = fuse(
+        PartitionGraph("", (node,), (), ((node.outputs[0].name, node.outputs[0]),)), small=True, lone=True
+    ).kernels
+    return kernels[0] if kernels else None
 
 
 def _only_computes(call: Call) -> bool:

@@ -6,5 +6,5 @@
     rows.py       scans, top-k, gathers, scatters, segment reductions, reductions over axes known at run time
 
 A maker raises ValueError or KeyError for types and attributes that it has no kernel for; its `choose` gives None for such shapes.
-`gpu/backend.py` has the table of all makers. This package imports `templates`, `emit`, `driver` and `ir`.
+`gpu/families.py` has the table of all makers. This package imports `templates`, `emit`, `driver` and `ir`.
 """

@@ -11,8 +11,9 @@ import pytest
 
 import dovetail as tf
 from dovetail.codegen.cpu.backend import NumbaBackend
-from dovetail.codegen.ir.program import Call, Instruction, Loop, Program, Recv, Send
-from dovetail.codegen.lower.sends import find_last_sends, use_send_buffers
+from dovetail.codegen.ir.program import REFERENCE, Call, Instruction, Loop, Program, Recv, Send, Work
+from dovetail.codegen.lower.sends import find_last_sends
+from dovetail.codegen.options import without
 from dovetail.codegen.pipeline import compile_partition
 from dovetail.graph.resources import shared_storage
 from dovetail.placer.partition.partition import partition
@@ -49,7 +50,8 @@ def program_of(destination: str) -> Program:
     cut = partition(needed(graph, [y, kept], feeds=[x]), lambda n: n.device, fetches=[y, kept], feeds=[x])
     graph_of_a = next(u for u in lower_partitions(cut, graph) if u.device == A)
     backend = NumbaBackend(compile_first=True, threads=1)
-    return compile_partition(graph_of_a, backend, lambda node: pytest.fail("no op here has state"), until="liveness")
+    with without("native regions"):
+        return compile_partition(graph_of_a, backend, lambda node: pytest.fail("no op here has state"))
 
 
 def test_a_program_tells_which_of_its_slots_go_to_other_tasks() -> None:
@@ -71,7 +73,7 @@ def run(program: Program) -> dict[str, Any]:
 
 
 def test_what_is_sent_is_written_where_it_is_lent_from_and_what_stays_is_not(pool: Pool) -> None:
-    made = run(use_send_buffers(program_of(B)))
+    made = run(program_of(B))
     sent, kept = made["sent"], made["kept"]
     np.testing.assert_allclose(sent, SQUARE @ SQUARE, rtol=1e-4)
     np.testing.assert_allclose(kept, SQUARE @ SQUARE @ SQUARE, rtol=1e-4)
@@ -89,7 +91,7 @@ def test_what_is_sent_is_written_where_it_is_lent_from_and_what_stays_is_not(poo
 
 
 def test_the_memory_comes_back_when_nobody_holds_the_result(pool: Pool) -> None:
-    program = use_send_buffers(program_of(B))
+    program = program_of(B)
     run(program)
     after_one = pool.bytes
     for _ in range(40):
@@ -105,7 +107,7 @@ def test_where_nobody_can_read_it_any_memory_will_do(why: str, pool: Pool, monke
         pool.limit = 0
     else:
         monkeypatch.setattr(shared_storage, "_used", [])
-    sent = run(use_send_buffers(program_of(B)))["sent"]
+    sent = run(program_of(B))["sent"]
     np.testing.assert_allclose(sent, SQUARE @ SQUARE, rtol=1e-4)
     assert not pool.holds(sent)
     assert sent.flags.writeable
@@ -113,25 +115,22 @@ def test_where_nobody_can_read_it_any_memory_will_do(why: str, pool: Pool, monke
 
 def test_a_send_knows_whether_another_one_for_its_task_follows_before_a_pause() -> None:
     def last(*instructions: Instruction) -> list[bool]:
-        program = find_last_sends(Program(A, instructions, (None,) * 9, (), (), is_bounded=False))
+        program = find_last_sends(Program(A, instructions, (None,) * 9, (), ()))
         return [not i.more for i in program.instructions if isinstance(i, Send)]
 
     def send(channel: int, task: str = "b") -> Send:
         return Send(channel, 0, f"/job:{task}/replica:0/task:0/device:CPU:{channel}", ())
 
-    def call(op: str) -> Call:
-        return Call(lambda x: x, (0,), (0,), (), "node", op, ("program.py", 7))
+    def call(tensor: Any) -> Call:
+        return Call(Work(tensor.op, REFERENCE), (0,), (0,), (), tensor.op.name, tensor.op.type, ("program.py", 7))
 
+    with tf.Graph().as_default():
+        x = tf.placeholder(tf.float32, [])
+        total, anything = x + x, tf.py_func(lambda x: x, [x], tf.float32)
     assert last(send(0), send(1), send(2, "c"), send(3)) == [False, False, True, True]
-    assert last(send(0), call("Add"), call("Fused"), send(1)) == [False, True]
+    assert last(send(0), call(total), send(1)) == [False, True]
     assert last(send(0), Recv(7, 1, B), send(1)) == [True, True]
-    assert last(send(0), call("PyFunc"), send(1)) == [True, True]
+    assert last(send(0), call(anything), send(1)) == [True, True]
     loop = Loop("loop", (), (), (send(1), send(2)), 0, (send(3),), (), (), ())
     assert last(send(0), loop, send(4)) == [True, True]
     assert [i.more for i in (*loop.head, *loop.body) if isinstance(i, Send)] == [True, False, False]
-
-
-def test_a_program_whose_time_is_bounded_is_not_searched_for_ops_that_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That would define all old ops, at the first step of each task."""
-    monkeypatch.setattr("dovetail.codegen.lower.sends.registered", lambda: pytest.fail("ops are looked up"))
-    assert find_last_sends(program_of(B)).is_bounded

@@ -21,8 +21,8 @@ class Waits(Machine):
     """A step that takes an element and fetches it, plus 1."""
 
     def __init__(self, kernel: Callable[..., Any]) -> None:
-        take = Call(kernel, (), (0,), (), "take", "QueueDequeueV2", ("program.py", 7))
-        add = Call(lambda x: x + 1, (0,), (1,), (0,), "add", "Add", ("program.py", 8))
+        take = Call(None, (), (0,), (), "take", "QueueDequeueV2", ("program.py", 7), kernel=kernel)
+        add = Call(None, (0,), (1,), (0,), "add", "Add", ("program.py", 8), kernel=lambda x: x + 1)
         super().__init__(Program(DEVICE, (Wait(take, (), -1), add), (None, None), (), (("y:0", 1),)))
 
 

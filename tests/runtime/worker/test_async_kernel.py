@@ -31,11 +31,11 @@ class Beside(Machine):
             self.made_meanwhile = True
             return np.int32(1)
 
-        given = Call(lambda: np.zeros(4), (), (4,), (), "given", "Zeros", ORIGIN)
-        begin = Begin(Call(kernel, (4,), (0,), (4,), "take", "CollectiveReduce", ORIGIN), (), -1)
-        other = Call(one, (), (2,), (), "one", "Const", ORIGIN)
-        wait = Await(Call(lambda: (), (0,), (1,), (0,), "take", "CollectiveReduce", ORIGIN), (), -1)
-        add = Call(lambda x, y: x + y, (1, 2), (3,), (1, 2), "add", "Add", ORIGIN)
+        given = Call(None, (), (4,), (), "given", "Zeros", ORIGIN, kernel=lambda: np.zeros(4))
+        begin = Begin(Call(None, (4,), (0,), (4,), "take", "CollectiveReduce", ORIGIN, kernel=kernel), (), -1)
+        other = Call(None, (), (2,), (), "one", "Const", ORIGIN, kernel=one)
+        wait = Await(Call(None, (0,), (1,), (0,), "take", "CollectiveReduce", ORIGIN, kernel=lambda: ()), (), -1)
+        add = Call(None, (1, 2), (3,), (1, 2), "add", "Add", ORIGIN, kernel=lambda x, y: x + y)
         program = Program(DEVICE, (given, begin, other, wait, add), (None,) * 5, (), (("y:0", 3),))
         super().__init__(program, recorder)
 
@@ -179,8 +179,8 @@ def test_a_trace_has_its_whole_run_and_what_the_program_waited() -> None:
 
 
 def test_programs_as_text() -> None:
-    begin = Begin(Call(lambda x: x, (4,), (0,), (4,), "g", "CollectiveReduce", ORIGIN), (), -1)
-    wait = Await(Call(lambda: (), (0,), (1,), (0,), "g", "CollectiveReduce", ORIGIN), (), -1)
+    begin = Begin(Call(None, (4,), (0,), (4,), "g", "CollectiveReduce", ORIGIN, kernel=lambda x: x), (), -1)
+    wait = Await(Call(None, (0,), (1,), (0,), "g", "CollectiveReduce", ORIGIN, kernel=lambda: ()), (), -1)
     text = str(Program(DEVICE, (begin, wait), (None,) * 5, (), ()))
     assert "  begin s0 = CollectiveReduce(s4)  # g  free s4\n" in text
     assert text.endswith("  await s1 = CollectiveReduce(s0)  # g  free s0")

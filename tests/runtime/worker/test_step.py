@@ -31,7 +31,7 @@ A, B, FAR = (
 
 
 def call(kernel: Any, inputs: tuple[int, ...], outputs: tuple[int, ...], frees: tuple[int, ...] = ()) -> Call:
-    return Call(kernel, inputs, outputs, frees, "node", "Op", ("program.py", 7))
+    return Call(None, inputs, outputs, frees, "node", "Op", ("program.py", 7), kernel=kernel)
 
 
 class Harness:

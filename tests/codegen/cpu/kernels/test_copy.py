@@ -2,20 +2,21 @@
 
 import numpy as np
 import pytest
+from region_calls import kernel_of
 
 import dovetail as dt
 from dovetail.codegen.cpu.backend import NumbaBackend
 
 
-def kernel_of(result: dt.Tensor, threads: int = 2):
-    return NumbaBackend(threads=threads).kernel(result.op, None)
+def copy_of(result: dt.Tensor, threads: int = 2):
+    return kernel_of(NumbaBackend(threads=threads), result.op)
 
 
 @pytest.mark.parametrize("shape", [(3, 4, 5), (40, 50, 60), (1, 1, 70000), (0, 4, 5)])
 def test_reshape_of_what_lies_in_another_order(shape):
     x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
     with dt.Graph().as_default():
-        kernel = kernel_of(dt.reshape(dt.placeholder(dt.float32, shape[::-1]), [-1] if x.size else [0]))
+        kernel = copy_of(dt.reshape(dt.placeholder(dt.float32, shape[::-1]), [-1] if x.size else [0]))
     given = x.transpose()
     target = np.array([-1] if x.size else [0], np.int32)
     np.testing.assert_array_equal(kernel(given, target), list(given.flat))
@@ -27,7 +28,7 @@ def test_reshape_of_what_lies_in_another_order(shape):
 def test_reshape_of_what_is_in_order_is_a_view():
     x = np.zeros((400, 500), np.float32)
     with dt.Graph().as_default():
-        kernel = kernel_of(dt.reshape(dt.placeholder(dt.float32, x.shape), [-1]))
+        kernel = copy_of(dt.reshape(dt.placeholder(dt.float32, x.shape), [-1]))
     assert np.shares_memory(kernel(x, np.array([-1])), x)
 
 
@@ -37,7 +38,7 @@ def test_reshape_of_what_is_in_order_is_a_view():
 def test_pack(dtype, shape, axis):
     parts = [np.random.default_rng(i).integers(0, 2, shape).astype(dtype) for i in range(3)]
     with dt.Graph().as_default():
-        kernel = kernel_of(dt.stack([dt.placeholder(dtype, shape) for _ in parts], axis))
+        kernel = copy_of(dt.stack([dt.placeholder(dtype, shape) for _ in parts], axis))
     made = kernel(*parts)
     assert made.dtype == dtype
     for i, x in enumerate(parts):
@@ -50,7 +51,7 @@ def test_concat(axis, long):
     shapes = [(n, long) if axis == 0 else (long, n) for n in (5, 0, 90)]
     parts = [np.random.default_rng(i).standard_normal(s).astype(np.float32) for i, s in enumerate(shapes)]
     with dt.Graph().as_default():
-        kernel = kernel_of(dt.concat([dt.placeholder(dt.float32, s) for s in shapes], axis))
+        kernel = copy_of(dt.concat([dt.placeholder(dt.float32, s) for s in shapes], axis))
     made = kernel(*parts, np.int32(axis))
     at = 0
     for x in parts:
@@ -65,5 +66,5 @@ def test_concat(axis, long):
 def test_strings_are_the_references():
     x = np.array([["a" * 100] * 300] * 300, object)
     with dt.Graph().as_default():
-        kernel = kernel_of(dt.reshape(dt.placeholder(dt.string, x.shape), [-1]))
+        kernel = copy_of(dt.reshape(dt.placeholder(dt.string, x.shape), [-1]))
     assert kernel(x.transpose(), np.array([-1])).shape == (90000,)

@@ -52,7 +52,7 @@ class Fused:
         self.kernels: list[CpuFusedKernel] = []
         for step in run_graph_passes(partition_of(fetches, feeds), backend, no_context).steps:
             if isinstance(step, FusedKernel):
-                kernel = backend.fused(step)
+                kernel = backend.bind(backend.choose(step), no_context)
                 self.kernels.append(kernel)
                 self.steps.append((kernel, (*step.inputs, *step.shapes), step.outputs))
             else:
@@ -60,7 +60,7 @@ class Fused:
                 if step.type == "Const":
                     self.steps.append((lambda value=step.attrs["value"]: value, (), step.outputs))
                 else:
-                    self.steps.append((backend.kernel(step, None), step.inputs, step.outputs))
+                    self.steps.append((backend.bind(backend.choose(step), no_context), step.inputs, step.outputs))
 
     def run(self, feeds: Mapping[Any, Any]) -> list[Any]:
         values = dict(feeds)
@@ -313,10 +313,10 @@ def test_checking_names_the_first_node_that_differs(monkeypatch: pytest.MonkeyPa
     right = CpuFusedKernel(group, compile_first=True, check=True)
     right(np.ones((2, 4), np.float32))
 
-    def kernel(self: Any, node: Node, context: Any) -> Any:
+    def reference_of(node: Node, context_of: Any) -> Any:
         return (lambda x: np.exp(x) + 1) if node.name == "wrong" else node.opdef.reference
 
-    monkeypatch.setattr("dovetail.codegen.reference.NumpyBackend.kernel", kernel)
+    monkeypatch.setattr("dovetail.codegen.reference.reference_of", reference_of)
     with pytest.raises(InternalError, match="first in 'wrong'"):
         CpuFusedKernel(group, compile_first=True, check=True)(np.ones((2, 4), np.float32))
 

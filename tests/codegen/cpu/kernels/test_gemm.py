@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.cpu.kernels.gemm import product_kernel
+from dovetail.codegen.cpu.kernels.gemm import ProductKernel
 
 pytest.importorskip("numba")
 
@@ -24,7 +24,7 @@ def operands(shape: Sequence[int], flips: Sequence[bool], dtype: Any, batch: Seq
 def product(a: Any, b: Any, flips: Sequence[bool], threads: int = 2) -> Any:
     with dt.Graph().as_default():
         y = dt.matmul(dt.placeholder(a.dtype, a.shape), dt.placeholder(b.dtype, b.shape), *flips)
-        kernel = product_kernel(y.op, left_to_blas, threads, False) or pytest.fail("there is no kernel")
+        kernel = ProductKernel(y.op, left_to_blas, threads, False)
     kernel.compile()
     return kernel(a, b)
 
@@ -135,7 +135,7 @@ def test_operands_that_are_views() -> None:
 def test_what_is_left_to_blas(shapes: Any) -> None:
     with dt.Graph().as_default():
         y = dt.matmul(dt.placeholder(dt.float32, [None, None]), dt.placeholder(dt.float32, [None, None]))
-        kernel = product_kernel(y.op, left_to_blas, 2, False) or pytest.fail("there is no kernel")
+        kernel = ProductKernel(y.op, left_to_blas, 2, False)
     kernel.compile()
     assert kernel(*(np.ones(s, np.float32) for s in shapes)) is None
 

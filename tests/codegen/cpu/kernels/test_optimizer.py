@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from optimizer_scalars import SCALARS
+from region_calls import kernel_of
 
 import dovetail as dt
 from dovetail.codegen.cpu.backend import NumbaBackend
 from dovetail.codegen.cpu.kernels.optimizer import SMALLEST, UpdateKernel
 from dovetail.codegen.fusion.optimizer_loops import update
-from dovetail.codegen.reference import NumpyBackend
+from dovetail.codegen.reference import reference_of
 from dovetail.graph.core.dtypes import as_dtype, float32
 from dovetail.graph.core.errors import FailedPreconditionError, InternalError, InvalidArgumentError
 from dovetail.graph.ops.state.training import RULES, apply_update
@@ -48,9 +49,9 @@ class Update:
         self.scalars = [np.asarray(SCALARS[n], self.dtype.np) for n in names]
         self.before = len(found.before)
         context = Context("update", "", Resources(), SessionState(0))
-        self.reference = NumpyBackend().kernel(self.node, context)
+        self.reference = reference_of(self.node, lambda node: context)
         backend = NumbaBackend(compile_first=True, threads=2, check=check)
-        self.kernel: Any = backend.kernel(self.node, context)
+        self.kernel: Any = kernel_of(backend, self.node, context)
         rng = np.random.default_rng(5)
         low = [0.3 if i < 2 else 0.9 for i in range(1 + len(found.slots))]  # a mean square is above the squared mean
         self.start = [rng.uniform(x, x + 0.6, shape).astype(self.dtype.np) for x in low]

@@ -43,7 +43,7 @@ def test_rows_that_are_named_once_or_often(optimizer: str, use_resource: bool) -
             with dt.Session(config=CHECKED) as session:
                 session.run(dt.global_variables_initializer())
                 (own,) = session.plan(train, {ids: [1]}).kernels("cpu:0").own
-                assert "SparseApply" in own.ops[0]
+                assert "SparseApply" in own.step.type
                 held = session.run(table)
                 before = held.copy()
                 for rows in ([1, 2, 3], [4, 4, 0, 4], [*range(20), *range(20)], []):

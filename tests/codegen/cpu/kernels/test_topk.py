@@ -25,7 +25,7 @@ def test_the_largest_numbers_of_rows(dtype: Any) -> None:
     rng = np.random.default_rng(0)
     with dt.Graph().as_default():
         node = dt.nn.top_k(dt.placeholder(dtype, [None, None]), dt.placeholder(dt.int32, [])).values.op
-        text, call = top_kernel(node, 2) or pytest.fail("there is no kernel")
+        text, call = top_kernel(node, 2)
     top = partial(by_plan, partial(call, compile_now(text)))
     for rows, length, count in ((1, 1, 1), (3, 64, 64), (5, 65, 1), (7, 300, 5), (2, 1000, MOST), (40, 20_000, 10)):
         x = rng.integers(-50, 50, (rows, length)).astype(dtype)  # of which many are equal

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from region_calls import BEFORE, Array, call, identity, kernels, nodes_of, region_of_calls, same
+from region_calls import BEFORE, Array, call, identity, kernel_of, kernels, nodes_of, region_of_calls, same
 
 import dovetail as dt
-from dovetail.codegen.backend import NodeError
 from dovetail.codegen.cpu.backend import NumbaBackend
 from dovetail.codegen.cpu.kernels.fused import CpuFusedKernel
+from dovetail.codegen.cpu.kernels.node import RecordableKernel
 from dovetail.codegen.cpu.regions.region import arena_bytes
 from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.ir.partition import PartitionGraph
-from dovetail.codegen.ir.program import Call, Program
+from dovetail.codegen.ir.program import Call, NodeError, Program
 from dovetail.codegen.target import OPERATIONS_PER_BYTE
 from dovetail.graph.resources.variable import VariableState
 
@@ -81,7 +81,9 @@ def test_sizes_that_change_have_plans_of_their_own() -> None:
             same(region(x, y), region.region.one_by_one([x, y]))
         assert region.replays == 2 * max(0, turn + 1 - BEFORE)
     assert region.replays
-    program = Program("/cpu:0", (region.region.as_call(region, "Region of 2 kernels"),), (None,) * 4, (), ())
+    joined = region.region.as_call(region.region, "Region of 2 kernels")
+    joined.kernel = region
+    program = Program("/cpu:0", (joined,), (None,) * 4, (), ())
     assert [line for line in str(program).splitlines() if "arena" in line] == [
         f"      in an arena of {n:,} bytes" for n in region.arenas
     ]
@@ -163,7 +165,7 @@ def test_large_kernels_are_shared_between_threads(threads: int) -> None:
     with dt.Graph().as_default():
         x, y = dt.placeholder(dt.float32, [None, None]), dt.placeholder(dt.float32, [None, None])
         backend = NumbaBackend(compile_first=True, threads=threads)
-        product = backend.kernel(dt.matmul(x, y).op, None)
+        product = kernel_of(backend, dt.matmul(x, y).op)
     both = CpuFusedKernel(kernels()["Both"][0].group, threads=threads, compile_first=True)
     region = region_of_calls(
         [
@@ -185,8 +187,8 @@ def test_large_kernels_are_shared_between_threads(threads: int) -> None:
 
 def node_call(node: Any, threads: int = 1) -> Call:
     """A node's kernel as a call."""
-    kernel = NumbaBackend(compile_first=True, threads=threads).kernel(node, None)
-    assert getattr(kernel, "is_native", False), node.type
+    kernel = kernel_of(NumbaBackend(compile_first=True, threads=threads), node)
+    assert isinstance(kernel, RecordableKernel), node.type
     count = len(node.inputs)
     return call(kernel, node.type, range(count), range(count, count + len(node.outputs)))
 

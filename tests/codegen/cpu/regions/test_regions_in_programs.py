@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 from reference_interpreter import execution_order
-from region_calls import BEFORE, Array, call, fused, kernels, nodes_of, region_of_calls, same
+from region_calls import BEFORE, Array, call, fused, kernel_of, kernels, nodes_of, region_of_calls, same
 
 import dovetail as dt
-from dovetail.codegen.backend import NodeError
+from dovetail.codegen.backend import bind
 from dovetail.codegen.cpu import tiering
 from dovetail.codegen.cpu.backend import NumbaBackend
-from dovetail.codegen.cpu.kernels.fused import RegionOnlyKernel
+from dovetail.codegen.cpu.kernels.families import LOOPS
 from dovetail.codegen.cpu.regions.formation import form_native_regions
 from dovetail.codegen.cpu.regions.region import NativeRegion
 from dovetail.codegen.ir.partition import PartitionGraph
-from dovetail.codegen.ir.program import Call, Loop, Program, Send
+from dovetail.codegen.ir.program import REFERENCE, Call, Loop, NodeError, Program, Send, Work, calls_of, one_by_one
 from dovetail.codegen.lower.region import region_of
-from dovetail.codegen.pipeline import compile_partition
+from dovetail.codegen.pipeline import Compilation, compile_partition, passes_of, run_passes
 from dovetail.graph.resources.variable import VariableState
 from dovetail.runtime.worker import worker
 
@@ -105,9 +105,16 @@ def updates_of(optimizer: Any, sizes: Sequence[tuple[int, ...]]) -> tuple[list[C
                         constants[slots[t]] = t.op.attrs["value"]
                     order.append(t)
             inputs = tuple(slots[t] for t in n.inputs)
-            calls.append(Call(backend.kernel(n, None), inputs, (), (), n.name, n.type, n._origin))
+            calls.append(
+                Call(backend.choose(n), inputs, (), (), n.name, n.type, n._origin, kernel=kernel_of(backend, n))
+            )
     states = {slots[t]: VariableState(t.name, dt.float32) for t in order if t.op.type == "VarHandleOp"}
     return calls, states, constants  # type: ignore[return-value]
+
+
+def no_context(node: Any) -> Any:
+    """Updates of resource variables need none of it."""
+    return None
 
 
 def values_of(states: Any) -> list[Array]:
@@ -168,7 +175,9 @@ def test_large_updates_stay_calls_behind_the_kernels() -> None:
     second = call(joint, "Fused", [last + 3, last + 2], [last + 4])
     steps = (first, calls[0], calls[1], second, *calls[2:])
     slots = tuple([constants.get(i) for i in range(last + 5)])  # type: ignore[attr-defined]
-    out = form_native_regions(Program("/cpu:0", steps, slots, (), ()), at_once=True).instructions
+    out = bind(
+        form_native_regions(Program("/cpu:0", steps, slots, (), ())), NumbaBackend(compile_first=True), no_context
+    ).instructions
     runs = [i for i in out if isinstance(i, Call) and isinstance(i.kernel, NativeRegion)]
     assert [len(r.kernel.calls) for r in runs] == [2, 2]
     assert list(out) == [runs[0], calls[0], calls[2], runs[1]]
@@ -261,7 +270,7 @@ def test_a_traced_step_shows_each_kernel() -> None:
 
 
 def test_a_single_node_has_a_kernel_between_others_only() -> None:
-    ops = []
+    ops, families = [], []
     for build in (
         lambda x, w: dt.matmul(dt.nn.bias_add(dt.matmul(x, w), [1.0] * 6), w),
         lambda x, w: dt.nn.bias_add(x, [1.0] * 6),
@@ -271,10 +280,15 @@ def test_a_single_node_has_a_kernel_between_others_only() -> None:
             y = build(x_, w_)
             backend = NumbaBackend(compile_first=True)
             partition = PartitionGraph("/cpu:0", tuple(nodes_of(y)), ((x_.name, x_), (w_.name, w_)), ((y.name, y),))
-            program = compile_partition(partition, backend, lambda node: None)  # type: ignore[arg-type, return-value]
+            compilation = Compilation(partition, no_context)
+            run_passes(compilation, passes_of(backend)[:-1])  # binding would drop the works
+            program = compilation.program
+        assert program is not None
         ops.append([i.op for i in program.instructions if isinstance(i, Call)])
-        assert not any(isinstance(getattr(i, "kernel", None), RegionOnlyKernel) for i in program.instructions)
+        works = [c.work for c in calls_of(one_by_one(program.instructions))]
+        families.append([w.family for w in works if isinstance(w, Work)])
     assert ops == [["Region of 2 kernels"], ["BiasAdd"]]
+    assert families == [["matrix products", LOOPS, "matrix products"], [REFERENCE]]
 
 
 def test_the_time_of_a_region_without_compiled_kernels_counts_once_for_all_alike(
@@ -301,7 +315,7 @@ def test_a_scalar_stays_one_in_a_plan() -> None:
     joint = kernels()["Joint"][0]
     calls = [call(joint, "Fused", (0, 1), (3,)), call(joint, "Fused", (3, 1), (4,))]
     calls.append(call(np.expand_dims, "ExpandDims", (2, 6), (5,)))
-    region = NativeRegion(region_of(calls, {6: np.int32(0)}), 2, at_once=True)
+    region = NativeRegion(region_of(calls, {6: np.int32(0)}), at_once=True)
     square = np.ones((4, 4), np.float32)
     shapes = [
         dict(zip(region.region.outputs, region(square, square, np.int32(4)), strict=True))[5].shape

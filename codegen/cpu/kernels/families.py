@@ -1,0 +1,74 @@
+"""The families of kernels on CPUs: which nodes each takes, and how it makes their kernels.
+
+A node that none takes (other element types, sizes too small to pay) runs its reference on NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, TypeAlias
+
+from ....graph.core.dtypes import DType, float32, float64, int32, int64
+from ....graph.core.graph import Node
+from ...fusion.optimizer_loops import ACCUMULATES
+from ...ir.nodes import PRODUCTS
+from ...ir.program import REFERENCE, Kernel, Work
+from ...options import is_enabled
+from . import conv, copy, gemm, optimizer, rows, windows
+from .node import NodeKernel
+
+LOOPS = "fused loops"
+"""The family of fused kernels."""
+
+Takes: TypeAlias = Callable[[Node], bool]
+Maker: TypeAlias = Callable[[Node, Kernel, int, bool], Kernel]
+
+
+def _of(*types: DType) -> Takes:
+    """Nodes whose first output is of one of these types."""
+    return lambda node: node.outputs[0].dtype.base in types
+
+
+def _has_known_filter(node: Node) -> bool:
+    dims = windows.filter_dims(node)
+    return _FLOATS(node) and None not in dims and 0 not in dims
+
+
+def _single(make: Callable[[Node, int], tuple[str, Callable[..., Any]]]) -> Maker:
+    """A maker from a function of a node and threads, which gives the source text and the call of a `NodeKernel`."""
+
+    def maker(node: Node, reference: Kernel, threads: int, check: bool) -> Kernel:
+        return NodeKernel(node, reference, *make(node, threads), check=check)
+
+    return maker
+
+
+_FLOATS = _of(float32, float64)
+_windows = _single(windows.window_kernel)
+
+FAMILIES: dict[str, tuple[Collection[str], Takes, Maker]] = {
+    "copies": (copy.OPS, lambda node: True, copy.copy_kernel),
+    "matrix products": (PRODUCTS, _FLOATS, gemm.ProductKernel),
+    "convolutions": (conv.OPS, _FLOATS, _single(conv.conv_kernel)),
+    "depthwise convolutions": (windows.DEPTHWISE, _has_known_filter, _windows),
+    "pooling": (windows.POOLING, _FLOATS, _windows),
+    "top k": (rows.TOP, _of(float32, float64, int32, int64), _single(rows.top_kernel)),
+    "updates": (ACCUMULATES, optimizer.takes_update, optimizer.update_kernel),
+}
+"""The families of hand-written kernels: their ops (of updates also all with "Apply" in their names); which nodes of these they take; and
+`maker(node, reference, threads, check)`, which gives a node's kernel."""
+
+_FAMILY_OF = {op: name for name, (ops, *_) in FAMILIES.items() for op in ops}
+
+
+def family_of(node: Node) -> str:
+    """The family that a node belongs to."""
+    op = node.opdef.name
+    name = "updates" if "Apply" in op else _FAMILY_OF.get(op)
+    return name if name is not None and is_enabled(name) and FAMILIES[name][1](node) else REFERENCE
+
+
+def is_native(work: Work) -> bool:
+    """Whether the kernel of a work records its launches into native plans; those of updates do so as updates only."""
+    family = work.family
+    return family == LOOPS or family in FAMILIES and family != "updates" and work.nodes[0].type != "Reshape"
