@@ -250,13 +250,17 @@ def report(title: str, quick: bool, rows: Iterable[Row], kept: Mapping[str, Any]
 
     `kept`: the earlier report that some of the rows are from. `since` tells when its oldest rows were measured.
     """
-    since = {} if kept is None else {"since": kept.get("since", kept["time"])}
+    since, here = {}, machine()
+    if kept is not None:
+        since = {"since": kept.get("since", kept["time"])}
+        if here["cpu"] not in kept["machine"]["cpu"]:
+            here["cpu"] = f"{kept['machine']['cpu']}; in part {here['cpu']}"
     return since | {
         "title": title,
         "quick": quick,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
-        "machine": machine(),
+        "machine": here,
         "versions": versions(),
         "rows": [asdict(each) for each in rows],
     }

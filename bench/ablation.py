@@ -227,6 +227,11 @@ def narrowed(dt: Any, x: Any) -> Any:
     return dt.cast(dt.transpose(x * 2.0 + 1.0), dt.float16)
 
 
+def in_place(move: Callable[[Any, Any], Any]) -> Call:
+    """Arithmetic on the elements of images that `move` takes."""
+    return function(lambda dt, x: dt.nn.relu(move(dt, x) * 2.0 + 1.0), numbers(8, 56, 56, 64))
+
+
 def around(dt: Any, x: Any, bias: Any) -> Any:
     """Arithmetic on images in another order of axes, and back."""
     y = dt.nn.relu(dt.transpose(x, [0, 3, 1, 2]) * 1.5 + dt.reshape(bias, [1, 64, 1, 1]))
@@ -310,6 +315,12 @@ MOVED: dict[str, Callable[[], Call]] = {
         np.arange(4096, dtype=np.int32),
     ),
 }
+PLACES: dict[str, Callable[[], Call]] = {
+    "arithmetic behind a pad": partial(in_place, lambda dt, x: dt.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])),
+    "arithmetic behind a concatenation": partial(in_place, lambda dt, x: dt.concat([x, x], 3)),
+    "arithmetic behind a slice": partial(in_place, lambda dt, x: x[:, 4:-4, 4:-4]),
+    "arithmetic behind a transpose": partial(in_place, lambda dt, x: dt.transpose(x, [0, 2, 1, 3])),
+}
 
 
 # --- parts ---------------------------------------------------------------------------------------------------------------
@@ -349,6 +360,22 @@ def _without_ranges() -> Iterator[None]:
     source_of.cache_clear()
 
 
+@contextmanager
+def _without_places() -> Iterator[None]:
+    """Ops that only move elements copy them."""
+    from dovetail.codegen.fusion import grouping
+
+    found = grouping.rule_of
+
+    def rule_of(node: Any, is_view: bool = False) -> Any:
+        if not is_view and node.opdef.places is not None:
+            raise grouping.NotFusibleError("it copies")
+        return found(node, is_view)
+
+    with patch.object(grouping, "rule_of", rule_of):
+        yield
+
+
 Switch = Callable[[], AbstractContextManager[Any]]
 PARTS: dict[str, tuple[Switch, Mapping[str, Callable[[], Call]]]] = {
     **{
@@ -378,6 +405,7 @@ PARTS: dict[str, tuple[Switch, Mapping[str, Callable[[], Call]]]] = {
         _without_ranges,
         {k: v for k, v in LOOPS.items() if "softmax" in k},
     ),
+    "elements read in place": (_without_places, PLACES),
     "short rows": (replaced("cpu.schedule.short_row", lambda *group: 0), LOOPS),
 }
 LIBRARIES: dict[str, Mapping[str, tuple[Callable[[], Call], Callable[[], Call]]]] = {
