@@ -2,9 +2,8 @@
 
 Two walks visit the steps in order. The first *simplifies*: it folds constants, merges equal nodes (CSE), and applies the rules of
 `rules/algebra.py`, `layout.py` and `shapes.py`, also to their own results. A node's inputs are simplified before the node, so one
-walk is enough. The second *moves* transposes and casts past their neighbours (`rules/layout_motion.py`) where they cancel or cost
-less. After each walk, nodes that lost all consumers are dropped. Nodes that
-had none before stay, because the step runs them for their effect.
+walk is enough. The second *moves* transposes and casts past their neighbours (`moving_rules`) where they cancel or cost less. After
+each walk, nodes that lost all consumers are dropped. Nodes that had none before stay, because the step runs them for their effect.
 
 These stay, in their order: a step's feeds, the names of its fetches, sends and receives, stateful nodes, reads of variables, and
 control flow. Nodes under a `cond` may be dead and are not matched. Nodes are never changed in place, because they may be the user's
@@ -47,8 +46,7 @@ from ..ir.symbolic_shape import STEERING, SymbolicShapes
 from ..options import KernelOptions
 from .rules.algebra import algebra_rules
 from .rules.dsl import Match, Rule, match, roots
-from .rules.layout import arranging_rules
-from .rules.layout_motion import moving_rules
+from .rules.layout import arranging_rules, moving_rules
 from .rules.shapes import shape_rules
 
 logger = logging.getLogger(__name__)

@@ -30,8 +30,8 @@ over all magnitudes; NaN gives NaN, and infinities, zeros and denormals give wha
 
 Those with an error of 1 in float32 and more in float64 are computed in float64 for both; so are those that only float32 has.
 
-Modules: `exp_log`, `trig`, `hyperbolic`, `special` have the functions above; `half` float16 and bfloat16 as bits;
-`memory` reads and writes elements; `intrinsics` what all of these are written with, and sums in any order. The texts of kernels in
+Modules: `exp_log`, `trig`, `hyperbolic`, `special` have the functions above; `memory` reads and writes elements, float16 and
+bfloat16 as bits; `intrinsics` has what all of these are written with, and sums in any order. The texts of kernels in
 `codegen/cpu` call them, so `codegen/cpu` alone imports this package; the emitter of GPU kernels translates their calls by name.
 
 Sources: argument reduction after Cody and Waite, "Software Manual for the Elementary Functions" (1980); log and log1p follow
@@ -45,7 +45,6 @@ within the errors above, while the arithmetic that a user wrote is compiled as i
 from __future__ import annotations
 
 from .exp_log import exp32, exp64, exp_below32, expm132, expm164, log1p32, log1p64, log32, log64, pow32
-from .half import from_bfloat16, from_float16, to_bfloat16, to_float16, towards_odd
 from .hyperbolic import (
     acosh32,
     acosh64,
@@ -82,6 +81,6 @@ from .intrinsics import (
     trunc,
     wide_vectors,
 )
-from .memory import load, store
+from .memory import from_bfloat16, from_float16, load, store, to_bfloat16, to_float16, towards_odd
 from .special import erf32, erf64, erfc32, lgamma32
 from .trig import acos32, acos64, asin32, asin64, atan32, atan64, cos32, cosine_of_turn64, sin32, sine_of_turn64, tan32

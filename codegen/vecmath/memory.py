@@ -1,8 +1,11 @@
-"""Elements of a kernel's arrays.
+"""Elements of a kernel's arrays; and float16 and bfloat16, which are there as their bits.
 
 Inputs and outputs of a kernel never overlap, but LLVM cannot know it, and beyond a few arrays it gives up checking and does not
 vectorise. So each access says which array it belongs to (alias.scope) and which ones it cannot touch (noalias). Nor is there
 Numba's wrap-around of negative indices. `number` is the array's index among the kernel's arrays.
+
+float16 and bfloat16 are kept as their 16 bits and computed in float32. To float32 every number is exact; back, ties go to the even one.
+Only arithmetic that all machines have is used (F. Giesen, "Half to float done quic" and "Float to half", public domain).
 """
 
 # mypy: ignore-errors
@@ -13,10 +16,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from numba import types
 from numba.core import cgutils
 from numba.core.errors import RequireLiteralValue
 from numba.extending import intrinsic
+
+from .intrinsics import bits32, f32, f64, fabs, i32, inner, of_bits32, select
 
 _MOST_ARRAYS = 64
 _LITERAL = "the array's number must be a literal"
@@ -63,3 +69,54 @@ def store(typing_context, array, number, index, value):
         return context.get_dummy_value()
 
     return types.void(array, number, types.intp, array.dtype), emit
+
+
+# --- narrow floats ---------------------------------------------------------------------------------------------------
+
+
+@inner(forceinline=True)
+def from_bfloat16(x):
+    """The float32 whose upper half these bits are."""
+    return of_bits32(i32(i32(x) << i32(16)))
+
+
+@inner(forceinline=True)
+def to_bfloat16(x):
+    """The bits of the nearest bfloat16."""
+    bits = bits32(x)
+    rounded = i32(i32(bits + i32(0x7FFF)) + i32(i32(bits >> i32(16)) & i32(1)))
+    return np.uint16(i32(select(x != x, i32(0x7FC00000), rounded) >> i32(16)) & i32(0xFFFF))
+
+
+@inner(forceinline=True)
+def from_float16(x):
+    """The float32 that is the float16 of these bits."""
+    bits = i32(x)
+    magnitude = i32(i32(bits & i32(0x7FFF)) << i32(13))
+    # The exponents' biases are that far apart; denormals come right.
+    number = bits32(of_bits32(magnitude) * f32(2.0**112))
+    number = select(magnitude >= i32(0x0F800000), i32(magnitude | i32(0x7F800000)), number)  # infinities and NaN
+    return of_bits32(i32(number | i32(i32(bits & i32(0x8000)) << i32(16))))
+
+
+@inner(forceinline=True)
+def towards_odd(x):
+    """A float64 as one of the two float32 next to it, the odd one: rounded once more, it becomes what x itself would."""
+    near = f32(x)
+    bits = bits32(near)
+    bits = select(fabs(f64(near)) > fabs(x), i32(bits - i32(1)), bits)
+    return of_bits32(select(f64(near) == x, bits, i32(bits | i32(1))))
+
+
+@inner(forceinline=True)
+def to_float16(x):
+    """The bits of the nearest float16."""
+    bits = bits32(x)
+    magnitude = i32(bits & i32(0x7FFFFFFF))
+    odd = i32(i32(magnitude >> i32(13)) & i32(1))
+    normal = i32(i32(i32(magnitude - i32(0x38000000)) + i32(0x0FFF)) + odd) >> i32(13)
+    small = i32(bits32(of_bits32(magnitude) + f32(0.5)) - i32(0x3F000000))  # 0.5 has the float16's smallest step
+    made = select(magnitude < i32(0x38800000), small, i32(normal))
+    made = select(magnitude >= i32(0x47800000), i32(0x7C00), made)
+    made = select(magnitude > i32(0x7F800000), i32(0x7E00), made)
+    return np.uint16(i32(made | i32(i32(bits >> i32(16)) & i32(0x8000))))

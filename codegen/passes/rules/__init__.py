@@ -1,8 +1,7 @@
 """The rewrite rules, as tables. `codegen/passes/rewrite.py` applies them. Only `codegen/passes` imports this package.
 
-dsl.py             the pattern language
-algebra.py         algebraic identities that spare a costly function
-shapes.py          shape queries and broadcasts
-layout.py          transposes and casts that cancel
-layout_motion.py   transposes and casts that move past their neighbours
+dsl.py       the pattern language
+algebra.py   algebraic identities that spare a costly function
+shapes.py    shape queries and broadcasts
+layout.py    transposes and casts that cancel, and that move past their neighbours
 """

@@ -243,9 +243,9 @@ class Match:
     def __getitem__(self, name: str) -> Any:
         return self.found.names[name]
 
-    def value(self, name: str) -> Any:
+    def value(self, tensor: Tensor) -> Any:
         """The value of a constant tensor; None if it is not a constant."""
-        node = self.look(self[name])
+        node = self.look(tensor)
         return node.attrs["value"] if node is not None and node.opdef.name == "Const" else None
 
     def constant(self, array: Any) -> Tensor:

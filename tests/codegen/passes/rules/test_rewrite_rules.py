@@ -19,8 +19,7 @@ from dovetail.codegen.options import KernelOptions
 from dovetail.codegen.passes.attention_fusion import fuse_attention
 from dovetail.codegen.passes.rewrite import rewrite
 from dovetail.codegen.passes.rules.algebra import algebra_rules
-from dovetail.codegen.passes.rules.layout import arranging_rules
-from dovetail.codegen.passes.rules.layout_motion import moving_rules
+from dovetail.codegen.passes.rules.layout import arranging_rules, moving_rules
 from dovetail.codegen.passes.rules.shapes import shape_rules
 from dovetail.codegen.reference import NumpyBackend
 from dovetail.graph.core.build import make
