@@ -26,7 +26,7 @@ from ..check import compare_update
 from ..fusion.optimizer_loops import SparseUpdate, sparse_update_of, update_of
 from ..fusion.table_loops import kept_in
 from ..ir.loop_nest import SUPPORTED, NotFusibleError
-from .bind.rows import MOST_UPDATES, fits, gathered, slices_of
+from .bind.rows import fits, gathered, slices_of
 from .driver.allocator import Block
 from .driver.api import CudaError
 from .driver.array import DeviceArray
@@ -36,7 +36,7 @@ from .ir import TRITON_TYPES, Choice, Choose, Shape, Template
 from .kernels import GpuContext, GpuKernel
 from .residency import HostKernel, acquire, brought, lives_on_device, value_on
 from .schedule import specialise
-from .templates.tables import check_scatter, decaying_update, launch_sizes, scatter, sparse_update
+from .templates.tables import check_scatter, decaying_update, scatter, sparse_update
 
 ASSIGNS = frozenset(("Assign", "AssignVariableOp"))
 
@@ -274,22 +274,14 @@ def _row_update(sparse: SparseUpdate) -> Change:
 
     def choose(shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
         given = shapes[1:]
-        sizes = _sizes(shapes[0], given[sparse.gradient - places], given[sparse.indices - places])
-        if sizes is None:
+        rows, indices = given[sparse.gradient - places], given[sparse.indices - places]
+        sizes = slices_of(shapes[0], (*indices, 1))
+        if sizes is None or len(indices) != 1 or not fits(shapes[0], (*indices, 1), rows):
             return None
         ways = make(loops, places, sparse.gradient, sparse.dtype, sparse.index, sizes)
         return Choice(ways[:1], sizes, [(shapes[0], sparse.dtype.np)] * places)
 
     return Change(places, sparse.dtype, choose, whole=decays)
-
-
-def _sizes(shape: Shape, rows: Shape, indices: Shape) -> dict[str, int] | None:
-    """The sizes of a launch; None if the shapes do not fit, or there is nothing to do."""
-    if len(indices) != 1 or not shape or rows != (*indices, *shape[1:]) or 0 in shape:
-        return None
-    if not 0 < indices[0] < MOST_UPDATES:
-        return None
-    return launch_sizes(shape[0], math.prod(shape[1:]), indices[0], shape[:1])
 
 
 def gathers(node: Node) -> bool:

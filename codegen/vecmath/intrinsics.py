@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -26,28 +27,42 @@ def vectorisable(function: Callable[..., Any]) -> Any:
     return inner(fastmath={"contract"}, forceinline=True, error_model="numpy")(function)
 
 
+def instructions(typed: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """A function for compiled code, from one that emits it: `emit(context, builder, values, *types)`, for the arguments' values and types.
+
+    `typed`: gives the signature for these types; None, or an error of Numba's: there is no such function.
+    """
+
+    def decorated(emit: Callable[..., Any]) -> Any:
+        def typing(typing_context: Any, *kinds: Any) -> Any:
+            signature = typed(*kinds)
+            return signature and (signature, lambda context, builder, _, values: emit(context, builder, values, *kinds))
+
+        names = ["typing_context", *inspect.signature(typed).parameters]
+        typing.__signature__ = inspect.Signature([inspect.Parameter(n, _BY_POSITION) for n in names])
+        typing.__name__, typing.__doc__ = emit.__name__, emit.__doc__
+        return intrinsic(typing)
+
+    return decorated
+
+
+_BY_POSITION = inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+
 # --- functions -------------------------------------------------------------------------------------------------------
 
 
 def _llvm(name: str, operands: int) -> Any:
     """A function of floating numbers that LLVM knows itself, and so vectorises."""
 
-    def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
-        number = args[0].type
+    def emit(context, builder, values, *_):
+        number = values[0].type
         function_type = ir.FunctionType(number, [number] * operands)
-        return builder.call(builder.module.declare_intrinsic(name, [number], function_type), args)
+        return builder.call(builder.module.declare_intrinsic(name, [number], function_type), values)
 
     if operands == 1:
-
-        def typing(typing_context: Any, x: Any) -> Any:
-            return (x(x), emit) if isinstance(x, types.Float) else None
-
-        return intrinsic(typing)
-
-    def typing2(typing_context: Any, x: Any, y: Any) -> Any:
-        return (x(x, x), emit) if isinstance(x, types.Float) and x == y else None
-
-    return intrinsic(typing2)
+        return instructions(lambda x: x(x) if isinstance(x, types.Float) else None)(emit)
+    return instructions(lambda x, y: x(x, x) if isinstance(x, types.Float) and x == y else None)(emit)
 
 
 floor, ceil, rint, trunc = (_llvm(f"llvm.{n}", 1) for n in ("floor", "ceil", "rint", "trunc"))
@@ -57,36 +72,24 @@ fmaximum, fminimum = _llvm("llvm.maximum", 2), _llvm("llvm.minimum", 2)  # NaN w
 larger = _llvm("llvm.maxnum", 2)  # the other one when one is NaN: a third of the instructions
 
 
-@intrinsic
-def fused(typing_context, x, y, z):
+@instructions(lambda x, y, z: x(x, x, x) if isinstance(x, types.Float) and x == y == z else None)
+def fused(context, builder, values, *_):
     """x * y + z, rounded once."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
-        return builder.fma(*args)
-
-    return (x(x, x, x), emit) if isinstance(x, types.Float) and x == y == z else None
+    return builder.fma(*values)
 
 
-@intrinsic
-def select(typing_context, condition, a, b):
+@instructions(lambda condition, a, b: a(condition, a, a) if isinstance(condition, types.Boolean) and a == b else None)
+def select(context, builder, values, *_):
     """`a if condition else b`, without a branch: both are computed."""
-    if not (isinstance(condition, types.Boolean) and a == b):
-        return None
-
-    def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
-        return builder.select(*args)
-
-    return a(condition, a, a), emit
+    return builder.select(*values)
 
 
 def _bitcast(source: Any, target: Any) -> Any:
-    def typing(typing_context: Any, x: Any) -> Any:
-        def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
-            return builder.bitcast(args[0], context.get_value_type(target))
+    @instructions(lambda x: target(source) if x == source else None)
+    def bitcast(context, builder, values, *_):
+        return builder.bitcast(values[0], context.get_value_type(target))
 
-        return (target(source), emit) if x == source else None
-
-    return intrinsic(typing)
+    return bitcast
 
 
 bits32, of_bits32 = _bitcast(types.float32, types.int32), _bitcast(types.int32, types.float32)
@@ -129,30 +132,25 @@ WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f", False))
 """Whether vectors of 64 bytes are there. What is compiled is kept per kind of processor, so this may be a constant in it."""
 
 
-@intrinsic
-def wide_vectors(typing_context):
-    """Let the function that calls this use the widest vectors there are: LLVM takes half of them where the widest are of 64 bytes.
+def _attribute(text: str) -> Any:
+    """A call that gives the function that calls it an attribute of LLVM's."""
 
-    It does so for the sake of processors that lower their clock for wide vectors. What is compiled here runs for long in one go.
-    """
-
-    def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
-        if WIDE:  # llvmlite only knows attributes by themselves, and this one has a value
-            set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+    @instructions(lambda: types.void())
+    def mark(context, builder, values):
+        if text:
+            set.add(builder.function.attributes, text)  # llvmlite itself knows no attributes that have a value
         return context.get_dummy_value()
 
-    return types.void(), emit
+    return mark
 
 
-@intrinsic
-def stay_apart(typing_context):
-    """Keep the function that calls this from being put into its callers: what is said of its arrays' memory holds in it alone."""
+wide_vectors = _attribute('"prefer-vector-width"="512"' if WIDE else "")
+"""Let the function that calls this use the widest vectors there are: LLVM takes half of them where the widest are of 64 bytes.
 
-    def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
-        builder.function.attributes.add("noinline")
-        return context.get_dummy_value()
+It does so for the sake of processors that lower their clock for wide vectors. What is compiled here runs for long in one go."""
 
-    return types.void(), emit
+stay_apart = _attribute("noinline")
+"""Keep the function that calls this from being put into its callers: what is said of its arrays' memory holds in it alone."""
 
 
 # --- sums and products in any order ------------------------------------------------------------------------------------

@@ -13,24 +13,20 @@ Only arithmetic that all machines have is used (F. Giesen, "Half to float done q
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numba import types
-from numba.core import cgutils
 from numba.core.errors import RequireLiteralValue
-from numba.extending import intrinsic
 
-from .intrinsics import bits32, f32, f64, fabs, i32, inner, of_bits32, select
+from .intrinsics import bits32, f32, f64, fabs, i32, inner, instructions, of_bits32, select
 
 _MOST_ARRAYS = 64
-_LITERAL = "the array's number must be a literal"
 
 
-def _element(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
-    data = context.make_array(array_type)(context, builder, array).data
-    return cgutils.gep(builder, data, index)
+def element(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
+    """The address of an element of a vector of this type, as LLVM has it."""
+    return builder.gep(context.make_array(kind)(context, builder, array).data, [index])
 
 
 def _mark(builder: Any, instruction: Any, number: int) -> None:
@@ -43,32 +39,29 @@ def _mark(builder: Any, instruction: Any, number: int) -> None:
     instruction.set_metadata("noalias", module.add_metadata([s for i, s in enumerate(scopes) if i != number]))
 
 
-@intrinsic
-def load(typing_context, array, number, index):
+def _with_literal(number: Any, signature: Any) -> Any:
+    if not isinstance(number, types.IntegerLiteral):
+        raise RequireLiteralValue("the array's number must be a literal")
+    return signature
+
+
+@instructions(lambda array, number, index: _with_literal(number, array.dtype(array, number, types.intp)))
+def load(context, builder, values, array, number, index):
     """Element `index` of a contiguous vector that is the kernel's array `number` (a literal)."""
-    if not isinstance(number, types.IntegerLiteral):
-        raise RequireLiteralValue(_LITERAL)
-
-    def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
-        value = builder.load(_element(context, builder, array, args[0], args[2]))
-        _mark(builder, value, number.literal_value)
-        return context.data_model_manager[array.dtype].from_data(builder, value)
-
-    return array.dtype(array, number, types.intp), emit
+    value = builder.load(element(context, builder, array, values[0], values[2]))
+    _mark(builder, value, number.literal_value)
+    return context.data_model_manager[array.dtype].from_data(builder, value)
 
 
-@intrinsic
-def store(typing_context, array, number, index, value):
+@instructions(
+    lambda array, number, index, value: _with_literal(number, types.void(array, number, types.intp, array.dtype))
+)
+def store(context, builder, values, array, number, index, value):
     """Put a value into element `index` of a contiguous vector that is the kernel's array `number` (a literal)."""
-    if not isinstance(number, types.IntegerLiteral):
-        raise RequireLiteralValue(_LITERAL)
-
-    def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
-        data = context.data_model_manager[array.dtype].as_data(builder, args[3])
-        _mark(builder, builder.store(data, _element(context, builder, array, args[0], args[2])), number.literal_value)
-        return context.get_dummy_value()
-
-    return types.void(array, number, types.intp, array.dtype), emit
+    data = context.data_model_manager[array.dtype].as_data(builder, values[3])
+    stored = builder.store(data, element(context, builder, array, values[0], values[2]))
+    _mark(builder, stored, number.literal_value)
+    return context.get_dummy_value()
 
 
 # --- narrow floats ---------------------------------------------------------------------------------------------------

@@ -56,12 +56,7 @@ def joined(sources: tuple[NumbaSource, ...]) -> str:
 
 @cache
 def source_of(loops: LoopNest, schedule: CpuSchedule, in_place: int = 0) -> NumbaSource:
-    """The source of a kernel whose first `in_place` outputs overwrite its first inputs; cached, so equal loops share it."""
-    return numba_source(loops, schedule, versions(), in_place)
-
-
-def numba_source(loops: LoopNest, schedule: CpuSchedule, made_for: str = "", in_place: int = 0) -> NumbaSource:
-    """Write a kernel. `made_for` becomes part of the text, because the text depends on it.
+    """Write a kernel; cached, so equal loops share it.
 
     The first `in_place` outputs share memory with the inputs of the same numbers. The kernel does not read these arguments;
     they are there for the caller's convenience. Such a kernel is pointwise, so each element is read before it is written.
@@ -96,7 +91,7 @@ def numba_source(loops: LoopNest, schedule: CpuSchedule, made_for: str = "", in_
         [
             "# Made by Dovetail from:",
             described,
-            *([f"# for {made_for}"] if made_for else []),
+            f"# for {versions()}",
             "import numpy as np",
             "from numba import njit, types",
             "",

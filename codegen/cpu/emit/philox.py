@@ -52,21 +52,6 @@ def _fraction64(high, low):
 
 
 @_apart
-def uniform32(out, first, count, key, draw):
-    """Uniform numbers of float32."""
-    m.stay_apart()
-    m.wide_vectors()
-    start = first >> 2
-    for k in range((first + count + 3 >> 2) - start):
-        a, b, c, d = words(u64(start + k), draw, key)
-        m.store(out, 0, 4 * k, _fraction32(a))
-        m.store(out, 0, 4 * k + 1, _fraction32(b))
-        m.store(out, 0, 4 * k + 2, _fraction32(c))
-        m.store(out, 0, 4 * k + 3, _fraction32(d))
-    return first & 3
-
-
-@_apart
 def uniform64(out, first, count, key, draw):
     """Uniform numbers of float64."""
     m.stay_apart()
@@ -90,17 +75,35 @@ def _normal_pair(word, other):
     return f32(radius * m.cosine_of_turn64(angle)), f32(radius * m.sine_of_turn64(angle))
 
 
-@_apart
-def normal32(out, first, count, key, draw):
+def _of_four_words(numbers):
+    """A function that makes `numbers` of float32 of the four words of each counter."""
+
+    @_apart
+    def piece(out, first, count, key, draw):
+        m.stay_apart()
+        m.wide_vectors()
+        start = first >> 2
+        for k in range((first + count + 3 >> 2) - start):
+            a, b, c, d = numbers(*words(u64(start + k), draw, key))
+            m.store(out, 0, 4 * k, a)
+            m.store(out, 0, 4 * k + 1, b)
+            m.store(out, 0, 4 * k + 2, c)
+            m.store(out, 0, 4 * k + 3, d)
+        return first & 3
+
+    return piece
+
+
+@_of_four_words
+@_inlined
+def uniform32(a, b, c, d):
+    """Uniform numbers of float32."""
+    return _fraction32(a), _fraction32(b), _fraction32(c), _fraction32(d)
+
+
+@_of_four_words
+@_inlined
+def normal32(a, b, c, d):
     """Standard normal numbers of float32."""
-    m.stay_apart()
-    m.wide_vectors()
-    start = first >> 2
-    for k in range((first + count + 3 >> 2) - start):
-        a, b, c, d = words(u64(start + k), draw, key)
-        first_pair, second_pair = _normal_pair(a, b), _normal_pair(c, d)
-        m.store(out, 0, 4 * k, first_pair[0])
-        m.store(out, 0, 4 * k + 1, first_pair[1])
-        m.store(out, 0, 4 * k + 2, second_pair[0])
-        m.store(out, 0, 4 * k + 3, second_pair[1])
-    return first & 3
+    first, second = _normal_pair(a, b), _normal_pair(c, d)
+    return first[0], first[1], second[0], second[1]

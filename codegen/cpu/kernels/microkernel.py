@@ -25,9 +25,9 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.core.imputils import impl_ret_borrowed
-from numba.extending import intrinsic
 
 from ...vecmath import WIDE
+from ...vecmath.intrinsics import instructions
 
 MR = 8 if WIDE else 6
 NR = {"float32": 32 if WIDE else 16, "float64": 16 if WIDE else 8}
@@ -152,31 +152,31 @@ class _Tile:
 
 
 def _table_tile(half: bool) -> Any:
-    @intrinsic
-    def table_tile(typing_context, x, rows, steps, panel, begin, out, to, places, k, high, columns, count, more):
+    i = types.intp
+
+    @instructions(
+        lambda x, rows, steps, panel, begin, out, to, places, k, high, columns, count, more: types.void(
+            x, rows, steps, panel, i, out, i, places, i, i, i, i, types.boolean
+        )
+    )
+    def table_tile(context, builder, args, *kinds):
         """out[to + places[k + i] + j] (+)= sum over s < count of x[rows[k + i] + steps[s]] * panel[begin + s * columns + j].
 
         For i < high <= MR and j < columns, of which the panel has NR (`half`: NR / 2); `more`: add to what is there.
         """
+        x, begin, to, k, high, columns, count, more = (kinds[0], *(args[i] for i in (4, 6, *range(8, 13))))
+        first, offsets, moves, second, into, targets = (
+            _data(context, builder, kinds[i], args[i]) for i in (0, 1, 2, 3, 5, 7)
+        )
         lanes = NR[x.dtype.name] // 2 if half else NR[x.dtype.name]
-
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            begin, to, k, high, columns, count, more = (args[i] for i in (4, 6, *range(8, 13)))
-            arrays = (x, rows, steps, panel, None, out, None, places)
-            first, offsets, moves, second, into, targets = (
-                _data(context, builder, kind, args[i]) for i, kind in enumerate(arrays) if kind is not None
-            )
-            sums = _Tile(context, builder, x, lanes, high, columns)
-            sums.at_table(first, offsets, into, to, targets, k)
-            sums.begin(more)
-            with cgutils.for_range(builder, count, intp=sums.word) as loop:
-                right = sums.panel_row(second, begin, loop.index)
-                sums.step(builder.load(builder.gep(moves, [loop.index])), right)
-            sums.end()
-            return context.get_dummy_value()
-
-        i = types.intp
-        return types.void(x, rows, steps, panel, i, out, i, places, i, i, i, i, types.boolean), emit
+        sums = _Tile(context, builder, x, lanes, high, columns)
+        sums.at_table(first, offsets, into, to, targets, k)
+        sums.begin(more)
+        with cgutils.for_range(builder, count, intp=sums.word) as loop:
+            right = sums.panel_row(second, begin, loop.index)
+            sums.step(builder.load(builder.gep(moves, [loop.index])), right)
+        sums.end()
+        return context.get_dummy_value()
 
     return table_tile
 
@@ -185,20 +185,14 @@ table_tile, half_table_tile = _table_tile(False), _table_tile(True)
 
 
 def _move(count_of: Any) -> Any:
-    @intrinsic
-    def move(typing_context, out, to, x, of):
+    @instructions(lambda out, to, x, of: types.void(out, types.intp, x, types.intp))
+    def move(context, builder, args, out, to, x, of):
         """out[to + j] = x[of + j] for a fixed number of j."""
-
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            vector = ir.VectorType(context.get_value_type(x.dtype), count_of(x.dtype.name))
-            align = x.dtype.bitwidth // 8
-            value = builder.load(_vector_at(builder, _data(context, builder, x, args[2]), args[3], vector), align=align)
-            builder.store(
-                value, _vector_at(builder, _data(context, builder, out, args[0]), args[1], vector), align=align
-            )
-            return context.get_dummy_value()
-
-        return types.void(out, types.intp, x, types.intp), emit
+        vector = ir.VectorType(context.get_value_type(x.dtype), count_of(x.dtype.name))
+        align = x.dtype.bitwidth // 8
+        value = builder.load(_vector_at(builder, _data(context, builder, x, args[2]), args[3], vector), align=align)
+        builder.store(value, _vector_at(builder, _data(context, builder, out, args[0]), args[1], vector), align=align)
+        return context.get_dummy_value()
 
     return move
 
@@ -207,41 +201,32 @@ move_columns, move_rows = _move(lambda name: NR[name]), _move(lambda name: MR)
 """As many numbers as a panel has columns, and as a tile has rows."""
 
 
-@intrinsic
-def transpose(typing_context, out, to, out_jump, x, of, x_jump):
+@instructions(lambda out, to, out_jump, x, of, x_jump: types.void(out, *[types.intp] * 2, x, *[types.intp] * 2))
+def transpose(context, builder, args, out, to, out_jump, x, of, x_jump):
     """out[to + i * out_jump + j] = x[of + j * x_jump + i] for i and j < SQUARE, in three rounds of shuffles."""
+    word = context.get_value_type(types.intp)
+    vector, align = ir.VectorType(context.get_value_type(x.dtype), SQUARE), x.dtype.bitwidth // 8
+    into, source = _data(context, builder, out, args[0]), _data(context, builder, x, args[3])
 
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        word = context.get_value_type(types.intp)
-        vector, align = ir.VectorType(context.get_value_type(x.dtype), SQUARE), x.dtype.bitwidth // 8
-        into, source = _data(context, builder, out, args[0]), _data(context, builder, x, args[3])
+    def places(data: Any, begin: Any, jump: Any) -> Any:
+        for i in range(SQUARE):
+            yield _vector_at(builder, data, builder.add(begin, builder.mul(jump, ir.Constant(word, i))), vector)
 
-        def places(data: Any, begin: Any, jump: Any) -> Any:
-            for i in range(SQUARE):
-                yield _vector_at(builder, data, builder.add(begin, builder.mul(jump, ir.Constant(word, i))), vector)
-
-        rows = [builder.load(p, align=align) for p in places(source, args[4], args[5])]
-        for distance in (1, 2, 4):  # swap what is off the diagonal of all squares of twice this size
-            for i in range(SQUARE):
-                if not i & distance:
-                    a, b = rows[i], rows[i + distance]
-                    low = [k if not k & distance else SQUARE + k - distance for k in range(SQUARE)]
-                    high = [k + distance if not k & distance else SQUARE + k for k in range(SQUARE)]
-                    masks = [ir.Constant(ir.VectorType(ir.IntType(32), SQUARE), m) for m in (low, high)]
-                    rows[i], rows[i + distance] = (builder.shuffle_vector(a, b, mask) for mask in masks)
-        for row, place in zip(rows, places(into, args[1], args[2]), strict=True):
-            builder.store(row, place, align=align)
-        return context.get_dummy_value()
-
-    i = types.intp
-    return types.void(out, i, i, x, i, i), emit
+    rows = [builder.load(p, align=align) for p in places(source, args[4], args[5])]
+    for distance in (1, 2, 4):  # swap what is off the diagonal of all squares of twice this size
+        for i in range(SQUARE):
+            if not i & distance:
+                a, b = rows[i], rows[i + distance]
+                low = [k if not k & distance else SQUARE + k - distance for k in range(SQUARE)]
+                high = [k + distance if not k & distance else SQUARE + k for k in range(SQUARE)]
+                masks = [ir.Constant(ir.VectorType(ir.IntType(32), SQUARE), m) for m in (low, high)]
+                rows[i], rows[i + distance] = (builder.shuffle_vector(a, b, mask) for mask in masks)
+    for row, place in zip(rows, places(into, args[1], args[2]), strict=True):
+        builder.store(row, place, align=align)
+    return context.get_dummy_value()
 
 
-@intrinsic
-def as_written(typing_context, x):
+@instructions(lambda x: x.copy(readonly=False)(x))
+def as_written(context, builder, args, x):
     """A read-only array typed as a writable one, so that a variable of a kernel may be either."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return impl_ret_borrowed(context, builder, signature.return_type, args[0])
-
-    return x.copy(readonly=False)(x), emit
+    return impl_ret_borrowed(context, builder, x.copy(readonly=False), args[0])

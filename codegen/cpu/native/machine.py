@@ -14,17 +14,14 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+
+from ...vecmath.intrinsics import instructions
+from ...vecmath.memory import element
 
 _BYTE, _INT, _WORD = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _PAUSES = {"x86_64": ("llvm.x86.sse2.pause", []), "AMD64": ("llvm.x86.sse2.pause", []),
            "aarch64": ("llvm.aarch64.hint", [_INT(1)]), "arm64": ("llvm.aarch64.hint", [_INT(1)])}  # fmt: skip
 """The instruction that tells a core that its thread is spinning."""
-
-
-def _at(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
-    """The address of an element of a vector."""
-    return builder.gep(context.make_array(kind)(context, builder, array).data, [index])
 
 
 def _call(builder: Any, name: str, result: Any, arguments: list[Any]) -> Any:
@@ -46,96 +43,69 @@ give_way = types.ExternalFunction("sched_yield", types.int32())
 sleep = types.ExternalFunction("usleep", types.int32(types.uint32))
 
 
-@intrinsic
-def count_up(typing_context, counters, place, by):
+@instructions(lambda counters, place, by: types.int64(counters, types.intp, types.int64))
+def count_up(context, builder, args, counters, place, by):
     """Atomically add to a counter; returns its previous value."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.atomic_rmw("add", _at(context, builder, counters, *args[:2]), args[2], "seq_cst")
-
-    return types.int64(counters, types.intp, types.int64), emit
+    return builder.atomic_rmw("add", element(context, builder, counters, *args[:2]), args[2], "seq_cst")
 
 
-@intrinsic
-def count_now(typing_context, counters, place):
+@instructions(lambda counters, place: types.int64(counters, types.intp))
+def count_now(context, builder, args, counters, place):
     """A counter as it is at this moment."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load_atomic(_at(context, builder, counters, *args), "seq_cst", 8)
-
-    return types.int64(counters, types.intp), emit
+    return builder.load_atomic(element(context, builder, counters, *args), "seq_cst", 8)
 
 
-@intrinsic
-def pause(typing_context):
+@instructions(lambda: types.void())
+def pause(context, builder, args):
     """Let the core know that this thread is spinning."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if platform.machine() in _PAUSES:
-            name, arguments = _PAUSES[platform.machine()]
-            _call(builder, name, ir.VoidType(), arguments)
-        return context.get_dummy_value()
-
-    return types.void(), emit
+    if platform.machine() in _PAUSES:
+        name, arguments = _PAUSES[platform.machine()]
+        _call(builder, name, ir.VoidType(), arguments)
+    return context.get_dummy_value()
 
 
-@intrinsic
-def call_record(typing_context, words, at, head):
+@instructions(lambda words, at, head: types.int64(words, types.intp, types.intp))
+def call_record(context, builder, args, words, at, head):
     """Call a record's function: trampoline(function, arguments), whose addresses are words 1 and 2. Returns the status, 0: success."""
 
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        def word(i: int) -> Any:
-            return _at(context, builder, words, args[0], builder.add(args[1], _WORD(i)))
+    def word(i: int) -> Any:
+        return element(context, builder, words, args[0], builder.add(args[1], _WORD(i)))
 
-        first = _at(context, builder, words, args[0], builder.add(args[1], args[2]))
-        kind = ir.FunctionType(_INT, [_WORD, first.type])
-        trampoline = builder.inttoptr(builder.load(word(1)), kind.as_pointer())
-        return builder.sext(builder.call(trampoline, [builder.load(word(2)), first]), _WORD)
-
-    return types.int64(words, types.intp, types.intp), emit
+    first = element(context, builder, words, args[0], builder.add(args[1], args[2]))
+    kind = ir.FunctionType(_INT, [_WORD, first.type])
+    trampoline = builder.inttoptr(builder.load(word(1)), kind.as_pointer())
+    return builder.sext(builder.call(trampoline, [builder.load(word(2)), first]), _WORD)
 
 
-@intrinsic
-def address_of_element(typing_context, words, at):
+@instructions(lambda words, at: types.int64(words, types.intp))
+def address_of_element(context, builder, args, words, at):
     """The address of an element of a vector."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.ptrtoint(_at(context, builder, words, *args), _WORD)
-
-    return types.int64(words, types.intp), emit
+    return builder.ptrtoint(element(context, builder, words, *args), _WORD)
 
 
-@intrinsic
-def number_at(typing_context, address, size):
+@instructions(lambda address, size: types.int64(types.intp, types.intp))
+def number_at(context, builder, args, address, size):
     """The integer of `size` bytes (1, 2, 4 or 8) at an address, with its sign."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        result = cgutils.alloca_once(builder, _WORD)
-        after = builder.append_basic_block()
-        switch = builder.switch(args[1], after)
-        for size in (1, 2, 4, 8):
-            kind = ir.IntType(8 * size)
-            block = builder.append_basic_block()
-            switch.add_case(_WORD(size), block)
-            builder.position_at_end(block)
-            value = builder.load(_place(builder, args[0], kind), align=size)
-            builder.store(value if size == 8 else builder.sext(value, _WORD), result)
-            builder.branch(after)
-        builder.position_at_end(after)
-        return builder.load(result)
-
-    return types.int64(types.intp, types.intp), emit
+    result = cgutils.alloca_once(builder, _WORD)
+    after = builder.append_basic_block()
+    switch = builder.switch(args[1], after)
+    for size in (1, 2, 4, 8):
+        kind = ir.IntType(8 * size)
+        block = builder.append_basic_block()
+        switch.add_case(_WORD(size), block)
+        builder.position_at_end(block)
+        value = builder.load(_place(builder, args[0], kind), align=size)
+        builder.store(value if size == 8 else builder.sext(value, _WORD), result)
+        builder.branch(after)
+    builder.position_at_end(after)
+    return builder.load(result)
 
 
-@intrinsic
-def fields_of(typing_context, arrays, number, fields):
+@instructions(lambda arrays, number, fields: types.int64(types.intp, types.intp, fields))
+def fields_of(context, builder, args, arrays, number, fields):
     """Write what Numba sees of an array, element `number` of a tuple at address `arrays`: the words of its argument (`table.vector`),
     with as many sizes and then as many strides as it has axes. Not 0: it is no array. The caller holds Python's lock.
     """
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        item = _call(builder, "PyTuple_GetItem", _BYTE.as_pointer(), [_place(builder, args[0], _BYTE), args[1]])
-        into = builder.bitcast(_at(context, builder, fields, args[2], _WORD(0)), _BYTE.as_pointer())
-        return builder.sext(_call(builder, "numba_adapt_ndarray", _INT, [item, into]), _WORD)
-
-    return types.int64(types.intp, types.intp, fields), emit
+    item = _call(builder, "PyTuple_GetItem", _BYTE.as_pointer(), [_place(builder, args[0], _BYTE), args[1]])
+    into = builder.bitcast(element(context, builder, fields, args[2], _WORD(0)), _BYTE.as_pointer())
+    return builder.sext(_call(builder, "numba_adapt_ndarray", _INT, [item, into]), _WORD)

@@ -27,7 +27,7 @@ from ..templates.sort import LONGEST_SORTED, long_sort, sort
 from ..templates.tables import check_scatter, gather, gather_nd, launch_sizes, scatter
 
 _MOST_LOOKED_AT = 1 << 34  # indices by all segments that seek their rows: more would take longer than the host does
-MOST_UPDATES = 1 << 31  # which of them owns a row is counted in 32 bits
+_MOST_UPDATES = 1 << 31  # which of them owns a row is counted in 32 bits
 
 
 def _around(shape: Shape, axis: int) -> dict[str, int] | None:
@@ -145,7 +145,7 @@ def _segments(node: Node) -> Template:
     def choose(shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
         data, ids = shapes
         segments, count, inner = others[0][0], math.prod(ids), data[len(ids) :]
-        if 0 in data or segments <= 0 or data[: len(ids)] != ids or count >= MOST_UPDATES:
+        if 0 in data or segments <= 0 or data[: len(ids)] != ids or count >= _MOST_UPDATES:
             return None
         if kind != "add" and segments * count > _MOST_LOOKED_AT:
             return None
@@ -162,7 +162,7 @@ def slices_of(dims: Shape, coordinates: Shape) -> dict[str, int] | None:
     if not coordinates or not 1 <= (depth := coordinates[-1]) <= min(len(dims), MOST_COORDINATES):
         return None
     count = math.prod(coordinates[:-1])
-    if 0 in dims or not 0 < count < MOST_UPDATES:
+    if 0 in dims or not 0 < count < _MOST_UPDATES:
         return None
     return launch_sizes(math.prod(dims[:depth]), math.prod(dims[depth:]), count, dims[:depth])
 

@@ -22,6 +22,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ....graph.core.errors import ResourceExhaustedError
@@ -45,20 +46,18 @@ def rounded(count: int) -> int:
     return -(-count // step) * step
 
 
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Block:
     """A block of a GPU's memory. It returns to its pool with its last reference.
 
     `used`: an event after its last use, if known; otherwise its next user waits for all work queued when the block is freed.
     """
 
-    __slots__ = ("__weakref__", "home", "pointer", "returned", "size", "used")
-
-    def __init__(self, pointer: int, size: int, home: int, returned: deque[tuple[int, int, int, Any]]) -> None:
-        self.pointer = pointer
-        self.size = size
-        self.home = home
-        self.returned = returned
-        self.used: Any = None
+    pointer: int
+    size: int
+    home: int
+    returned: deque[tuple[int, int, int, Any]]
+    used: Any = None
 
     def __del__(self) -> None:
         self.returned.append((self.pointer, self.size, self.home, self.used))

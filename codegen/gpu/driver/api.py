@@ -14,6 +14,7 @@ import importlib.util
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,7 @@ class Stream:
         check(driver.cuStreamSynchronize(self.handle))
 
 
+@dataclass(eq=False, slots=True)
 class Event:
     """A point in a stream.
 
@@ -208,15 +210,12 @@ class Event:
         end: takes the handle when no reference to the event is left: one without timing is used again, another one destroyed.
     """
 
-    __slots__ = ("_end", "context", "handle")
-
-    def __init__(self, handle: Any, context: Any, end: Callable[[Any], Any]) -> None:
-        self.handle = handle
-        self.context = context
-        self._end = end
+    handle: Any
+    context: Any
+    end: Callable[[Any], Any]
 
     def __del__(self) -> None:
-        self._end(self.handle)
+        self.end(self.handle)
 
     @property
     def is_done(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,6 +39,7 @@ class ArrayDevice(Protocol):
     def copy_into(self, target: DeviceArray, source: DeviceArray) -> None: ...
 
 
+@dataclass(eq=False, slots=True, weakref_slot=True, repr=False)
 class DeviceArray:
     """An array in the memory of one GPU. Readers never change its values.
 
@@ -48,16 +50,11 @@ class DeviceArray:
         pointer: address in the GPU's memory; 0 when there are no elements.
     """
 
-    __slots__ = ("__weakref__", "_owner", "device", "dtype", "pointer", "shape")
-
-    def __init__(
-        self, device: ArrayDevice, shape: tuple[int, ...], dtype: np.dtype[Any], pointer: int, owner: Any
-    ) -> None:
-        self.device = device
-        self.shape = shape
-        self.dtype = dtype
-        self.pointer = pointer
-        self._owner = owner
+    device: ArrayDevice
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    pointer: int
+    _owner: Any
 
     @property
     def size(self) -> int:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -163,13 +164,13 @@ class HostCopy:
 # --- pinned memory ---------------------------------------------------------------------------------------------------
 
 
+@dataclass(eq=False, slots=True)
 class _Buffers:
     """Pinned buffers of one size, at least `least` of them. Returned buffers are reused in order."""
 
-    def __init__(self, size: int, least: int) -> None:
-        self.size = size
-        self.least = least
-        self.free: deque[tuple[int, Event | None]] = deque()
+    size: int
+    least: int
+    free: deque[tuple[int, Event | None]] = field(default_factory=deque)
 
     def take(self) -> _Buffer:
         """An idle buffer; it returns to the pool with its last reference."""
@@ -185,24 +186,17 @@ class _Buffers:
             return _Buffer(address, self.free)
 
     def _more(self) -> None:
-        begin = _pinned(PIECE)
+        begin = int(check(bindings().cuMemHostAlloc(PIECE, _PORTABLE)))  # it stays
         self.free.extendleft((begin + at, None) for at in range(0, PIECE, self.size))
 
 
+@dataclass(eq=False, slots=True)
 class _Buffer:
     """A piece of pinned memory. `event`: what its next user waits for."""
 
-    __slots__ = ("address", "event", "returned")
-
-    def __init__(self, address: int, returned: deque[tuple[int, Event | None]]) -> None:
-        self.address = address
-        self.event: Event | None = None
-        self.returned = returned
+    address: int
+    returned: deque[tuple[int, Event | None]]
+    event: Event | None = None
 
     def __del__(self) -> None:
         self.returned.append((self.address, self.event))
-
-
-def _pinned(size: int) -> int:
-    """The address of new pinned memory, which stays."""
-    return int(check(bindings().cuMemHostAlloc(size, _PORTABLE)))

@@ -10,6 +10,7 @@ thread's kernels. No thread waits for the GPU under the lock.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -155,7 +156,7 @@ class Device(AbstractContextManager[None]):
         """
         array = np.asarray(value)
         if array.nbytes == 0:
-            return DeviceArray(self, array.shape, array.dtype, 0, None)
+            return self.empty(array.shape, array.dtype)
         return self.transfers.to_device(array if array.flags.c_contiguous else np.ascontiguousarray(array), label)
 
     def to_host(self, array: DeviceArray) -> np.ndarray[Any, Any]:
@@ -172,20 +173,17 @@ class Device(AbstractContextManager[None]):
         if source is self:
             return array
         if array.nbytes == 0:
-            return DeviceArray(self, array.shape, array.dtype, 0, None)
+            return self.empty(array.shape, array.dtype)
         with source.entered():
             made = source.compute.record()
         with self.entered():
             self._reach(source)
-            block, _ = self.pool.allocate(array.nbytes, label)
+            copy = self.empty(array.shape, array.dtype, label)
             self.compute.wait(made)
-            check(
-                bindings().cuMemcpyPeerAsync(
-                    block.pointer, self.context, array.pointer, source.context, array.nbytes, self.compute.handle
-                )
-            )
+            where = copy.pointer, self.context, array.pointer, source.context
+            check(bindings().cuMemcpyPeerAsync(*where, array.nbytes, self.compute.handle))
             source.hold_until(self.compute.record(), array)
-            return DeviceArray(self, array.shape, array.dtype, block.pointer, block)
+            return copy
 
     def _reach(self, other: ArrayDevice) -> None:
         """Let this device read the other's memory directly, if the machine can; otherwise the driver goes through the host."""
@@ -200,9 +198,7 @@ class Device(AbstractContextManager[None]):
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], label: str = "") -> DeviceArray:
         """An array whose content is undefined."""
-        size = dtype.itemsize
-        for d in shape:
-            size *= d
+        size = math.prod(shape) * dtype.itemsize
         if size == 0:
             return DeviceArray(self, shape, dtype, 0, None)
         block, _ = self.pool.allocate(size, label)

@@ -20,6 +20,7 @@ import ctypes
 import math
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,7 @@ def closed(device: ArrayDevice, pointer: int) -> None:
     check(bindings().cuIpcCloseMemHandle(pointer))
 
 
+@dataclass(eq=False, slots=True)
 class Incoming:
     """A tensor in memory that another process lends.
 
@@ -129,12 +131,11 @@ class Incoming:
         loan: the lease; it ends with its last reference.
     """
 
-    __slots__ = ("device", "dtype", "loan", "pointer", "shape")
-
-    def __init__(
-        self, device: ArrayDevice, shape: tuple[int, ...], dtype: np.dtype[Any], pointer: int, loan: Any
-    ) -> None:
-        self.device, self.shape, self.dtype, self.pointer, self.loan = device, shape, dtype, pointer, loan
+    device: ArrayDevice
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    pointer: int
+    loan: Any
 
     @property
     def nbytes(self) -> int:

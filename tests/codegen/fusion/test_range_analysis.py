@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("numba")
 
-from dovetail.codegen.cpu.emit.module import numba_source  # noqa: E402
+from dovetail.codegen.cpu.emit.module import source_of  # noqa: E402
 from dovetail.codegen.cpu.jit import compile_now  # noqa: E402
 from dovetail.codegen.cpu.schedule import schedule_of  # noqa: E402
 from dovetail.codegen.fusion.range_analysis import is_below_zero, passes_over_nan  # noqa: E402
@@ -79,7 +79,7 @@ def test_rows_with_nan_and_infinities(made: Made, length: int) -> None:
     x[6, length // 3] = -np.inf
     loops, _ = rows(made)
     out = np.empty_like(x)
-    compile_now(numba_source(loops, schedule_of(loops)).text)(x.ravel(), out.ravel(), *x.shape, 0, len(x))
+    compile_now(source_of(loops, schedule_of(loops)).text)(x.ravel(), out.ravel(), *x.shape, 0, len(x))
     with np.errstate(all="ignore"):
         d: Any = x.astype(np.float64)
         d -= d.max(-1, keepdims=True)

@@ -11,7 +11,7 @@ from dovetail.codegen.fusion.table_loops import added
 
 pytest.importorskip("numba")
 
-from dovetail.codegen.cpu.emit.module import numba_source  # noqa: E402
+from dovetail.codegen.cpu.emit.module import source_of  # noqa: E402
 from dovetail.codegen.cpu.schedule import schedule_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -83,4 +83,4 @@ def test_text_of_an_update() -> None:
     sums = added(found.dtype, found.index)
     assert str(found.sparse()).splitlines()[-1] == "  store out0[v0, d1] = v5"
     assert str(sums).splitlines()[-1] == "  add out0[v1, d1] += v0"
-    assert "if lo <= v1 < hi:" in numba_source(sums, schedule_of(sums)).text
+    assert "if lo <= v1 < hi:" in source_of(sums, schedule_of(sums)).text
