@@ -40,8 +40,6 @@ BINARY = frozenset(
 TO_BOOL = frozenset(["lt", "le", "gt", "ge", "eq", "ne", "isnan", "isinf", "isfinite", "not", "and", "or", "xor"])
 READS = frozenset(["load", "gather"])
 """What is read from inputs."""
-DRAWS = frozenset(["uniform", "normal"])
-"""What `random` values are: see `graph.philox`."""
 SET, ADD, MAX = "set", "add", "max"
 """What a store does with what is there."""
 REDUCTIONS = frozenset(["sum", "prod", "max", "min", "any", "all"])
@@ -78,8 +76,8 @@ class Value:
         args: numbers of the values that it is made from.
         dtype: element type.
         axes: the axes that it varies over, ascending.
-        data: the input's number for `load` and `gather`; the number for `constant`; the name for `size`; the kind for `reduce`, one of
-            DRAWS for `random`, a `Scan` for `scan`.
+        data: the input's number for `load` and `gather`; the number for `constant`; the name for `size`; the kind for `reduce`; for
+            `random` `uniform` or `normal` (`graph.philox`), a `Scan` for `scan`.
     """
 
     op: str

@@ -18,8 +18,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,8 @@ from ...graph.core.dtypes import resource
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import OpDef, Trait, opdef
 from ...graph.core.settings import setting
-from ...graph.core.shape import Dims, element_count
-from ..ir.nodes import inferred_node, new_node
+from ...graph.core.shape import element_count
+from ..ir.nodes import new_node
 from ..ir.partition import (
     AwaitNode,
     BeginLoop,
@@ -270,12 +270,10 @@ class _Walk:
                 return "constant", constant.outputs[0], [constant]
         for rule in self.table.get(node.opdef, ()) if len(node.outputs) == 1 else ():
             for found in match(rule.parsed, node, self.makers.get):
-                made: list[Node] = []
-                m = Match(found, node, self.makers.get, partial(_made, made), self.uses.__getitem__, self.sizes)
+                m = Match(found, node, self.makers.get, self.uses.__getitem__, self.sizes)
                 tensor = rule.apply(m)
-                if tensor is None or not _fits(tensor, node.outputs[0]):
-                    continue
-                return rule.name, tensor, made
+                if tensor is not None and _fits(tensor, node.outputs[0]):
+                    return rule.name, tensor, m.made
         return None
 
     # --- what takes other tensors than before ----------------------------------------------------------------------
@@ -302,24 +300,20 @@ class _Walk:
 
     def renewed(self, step: PartitionStep) -> PartitionStep:
         """A step that is not a plain node, with its current inputs."""
-        current, copies = self.current, self.copies
 
         def now(what: Any) -> Any:
-            return copies.get(what, what) if isinstance(what, Node) else what
+            if isinstance(what, tuple):
+                return tuple(map(now, what))
+            if isinstance(what, Tensor):
+                return self.current.get(what, what)
+            return self.copies.get(what, what) if isinstance(what, Node) else what
 
-        if isinstance(step, SendTensor):
-            tensor = None if step.tensor is None else current.get(step.tensor, step.tensor)
-            return replace(step, tensor=tensor, token=now(step.token))
         if isinstance(step, RunPredicated):
-            return RunPredicated(self.copy(step.node), tuple([now(a) for a in step.after]))
-        if isinstance(step, AwaitNode):
-            return AwaitNode(now(step.node))
+            return RunPredicated(self.copy(step.node), now(step.after))
         if isinstance(step, BeginLoop):
-            return BeginLoop(step.name, tuple([self.copy(m) for m in step.merges]))
-        if isinstance(step, LeaveUnless):
-            return LeaveUnless(current.get(step.condition, step.condition))
-        if isinstance(step, EndLoop):
-            return EndLoop(tuple([current.get(t, t) for t in step.nexts]))
+            return BeginLoop(step.name, tuple(map(self.copy, step.merges)))
+        if isinstance(step, SendTensor | AwaitNode | LeaveUnless | EndLoop):
+            return replace(step, **{f.name: now(getattr(step, f.name)) for f in fields(step)})
         return step
 
     def live(self, fetches: Iterable[tuple[str, Tensor]]) -> list[PartitionStep]:
@@ -346,22 +340,13 @@ def _is_pure(op: OpDef) -> bool:
     return known and op.name not in STEERING and not op.traits & _IMPURE
 
 
-def _made(made: list[Node], root: Node, op: str, inputs: Sequence[Tensor], attrs: dict[str, Any]) -> Tensor:
-    """A new node's tensor, for a rule."""
-    new = inferred_node(op, inputs, attrs, root)
-    made.append(new)
-    return new.outputs[0]
-
-
 def _fits(new: Tensor, old: Tensor) -> bool:
     """Whether a tensor can replace another: it has the same type, and is known to have the other's known shape."""
-    return new.dtype is old.dtype and _implies(new.dims, old.dims)
-
-
-def _implies(new: Dims, old: Dims) -> bool:
-    if old is None or new == old:
-        return True
-    return new is not None and len(new) == len(old) and all(b is None or a == b for a, b in zip(new, old, strict=True))
+    if new.dtype is not old.dtype or old.dims is None:
+        return new.dtype is old.dtype
+    if new.dims is None or len(new.dims) != len(old.dims):
+        return False
+    return all(b is None or a == b for a, b in zip(new.dims, old.dims, strict=True))
 
 
 def _identity(node: Node) -> tuple[Any, ...] | None:
@@ -395,14 +380,15 @@ _MOST_FOLDED_IN_ALL = 1 << 24  # bytes per partition
 _MOST_FLOPS = 1e7  # of a node that is folded: some ten milliseconds
 
 
+@dataclass(slots=True)
 class Folding:
     """Folds constants of one partition, by the ops' NumPy references: small ones, since large ones would be slow to make and to send.
 
-    `makers`: the nodes that make tensors, where the pass may use them."""
+    `makers`: the nodes that make tensors, where the pass may use them. `bytes`: of what has been folded so far.
+    """
 
-    def __init__(self, makers: Mapping[Tensor, Node]) -> None:
-        self.makers = makers
-        self.bytes = 0  # of what has been folded so far
+    makers: Mapping[Tensor, Node]
+    bytes: int = 0
 
     def may_fold(self, node: Node) -> bool:
         """Whether a node may be foldable. A fast check."""

@@ -27,9 +27,8 @@ class ColumnWriter:
         self.place = f"i{self.axis} - at" if self.tile else f"i{self.axis}"  # in a vector
         self.length = str(self.tile) if self.tile else f"n{self.axis}"  # of a vector
         self._gathered: dict[int, Array] = {}  # load -> the elements of some rows
-        self._puts: dict[
-            int, Array
-        ] = {}  # output -> the array that has its elements until they are put in their places
+        # Output -> the array that has its elements until they are put in their places.
+        self._puts: dict[int, Array] = {}
 
     def write(self) -> None:
         """Write the loops."""

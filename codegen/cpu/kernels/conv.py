@@ -33,9 +33,8 @@ from .contraction import FUNCTIONS, contract
 Functions: TypeAlias = Mapping[str, Function]
 """The compiled functions, by name."""
 
-_PIXELS = (
-    2048  # that a part of a filter's gradient sums at least: to write and add it takes a few hundredths of making it
-)
+# Pixels that a part of a filter's gradient sums at least: to write and add it takes a few hundredths of making it.
+_PIXELS = 2048
 _PARTS = 1 << 18  # numbers of all such parts at most
 _FEW = 8  # channels that fill half a tile
 

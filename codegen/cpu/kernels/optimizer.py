@@ -52,9 +52,6 @@ class VariableKernel(TieredKernel):
         node: the node that it runs. reference: the op's reference, attributes bound. text: the source text.
         places: how many of the inputs are variables. threads: the most that it may use.
         check: compare with the reference, at every run.
-
-    Attributes:
-        places: how many of the inputs are variables. checks: as `check`.
     """
 
     def __init__(self, node: Node, reference: Kernel, text: str, places: int, threads: int, check: bool) -> None:
@@ -97,7 +94,7 @@ class UpdateKernel(VariableKernel):
         gradient: which input has the variable's shape. The others are those of a `VariableKernel`.
 
     Attributes:
-        loops: as given. gradient: which of the inputs after the variables has their shape.
+        gradient: which of the inputs after the variables has their shape.
     """
 
     def __init__(
@@ -117,17 +114,13 @@ class UpdateKernel(VariableKernel):
         places = self.places
         values, given = inputs[:places], [planner.ordered(planner.in_memory(x)) for x in inputs[places:]]
         array = given[self.gradient]
-        self.check_fit(values, array.shape)
+        for v, loaded in zip(values, self.loops.loads, strict=False):
+            if v.shape != array.shape or v.dtype != loaded.dtype.np:
+                raise NotPlannableError("a value of another shape than its gradient")
         size = array.size
         ranges = ranges_of(size, nanoseconds(self.loops, (size,)), self._threads)
         planner.share(function, [*values, *given, *values, size], ranges, self._threads)
         return ()
-
-    def check_fit(self, values: Sequence[Array], shape: tuple[int, ...]) -> None:
-        """NotPlannableError unless the kernel supports the variables' values, for a gradient of this shape."""
-        for v, loaded in zip(values, self.loops.loads, strict=False):
-            if v.shape != shape or v.dtype != loaded.dtype.np:
-                raise NotPlannableError("a value of another shape than its gradient")
 
 
 def dense_update(node: Node) -> tuple[LoopNest, int, int] | None:

@@ -206,7 +206,7 @@ def begin(arrays, binding, table):
 
 @njit(f"void({', '.join([_NUMBER] * 6)})", error_model="numpy", nogil=True, no_cfunc_wrapper=True, cache=True)
 def assist(what, address, other, size, low, high):
-    """What tables do themselves, called as kernels are: see `table.assistance`."""
+    """What tables do themselves, called as kernels are: see `table.COPY`."""
     if what == t.COPY:
         copy_bytes(address + low, other + low, high - low)
     elif what == t.CHECK:

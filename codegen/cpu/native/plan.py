@@ -128,9 +128,3 @@ def _memory(shape: tuple[int, ...], dtype: np.dtype[Any], large: bool, sent: boo
         return np.empty(shape, dtype)
     shared = to_send(shape, dtype) if sent else None
     return buffers.empty(shape, dtype) if shared is None else shared
-
-
-def begin_of(array: Array) -> int:
-    """Where an array's memory begins."""
-    address: int = array.__array_interface__["data"][0]
-    return address

@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from mmap import mmap
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,13 @@ from ..emit.instantiate import text_of
 from ..jit import compiled
 from ..work_ranges import LINE, Ranges
 from . import table as launches
-from .plan import NativePlan, Output, begin_of
+from .plan import NativePlan, Output
 from .worker_pool import most_threads
 
 KNOWN = 1 << 12  # bytes of what is known while a plan is made: shapes, and what is computed of them
 MOST_DIMENSIONS = 5  # of what is copied along strides
 LEAST = -(1 << 63)  # of all int64
+_begin = attrgetter("begin")
 
 
 class NotPlannableError(Exception):
@@ -117,7 +119,7 @@ class Planner:
     def _placed(self, array: Array, kind: str, number: int = -1) -> Array:
         if array.dtype.hasobject or not is_dense(array):
             raise NotPlannableError("an array that kernels do not take")
-        self._memories.append(Memory(begin_of(array), array, kind, number))
+        self._memories.append(Memory(launches.begin_of(array), array, kind, number))
         if array.size:
             bisect.insort(self._by_address, self._memories[-1], key=_begin)
         return array
@@ -190,29 +192,16 @@ class Planner:
 
     # --- launches --------------------------------------------------------------------------------------------------
 
-    def _words(self, arguments: Sequence[Any]) -> list[Any]:
-        """Arguments of a kernel: tensors, whose memory is given, integers, and tuples of these."""
-        words: list[Any] = []
-        for x in arguments:
-            words += self._vector(x, x.size) if isinstance(x, np.ndarray) else launches.flat([x])
-        return words
-
-    def _vector(self, x: Array, elements: int) -> list[Any]:
-        """A tensor's memory as a kernel's argument; `elements`: how many, as far as jumps lead."""
-        words: list[Any] = list(launches.vector(elements, x.itemsize))
-        words[launches.ADDRESS] = self._at(x)
-        return words
-
     def _at(self, x: Array) -> Address:
         """Where a tensor begins."""
         memory = self.memory_of(x)
         if memory is None:
             raise NotPlannableError("an array that NumPy has copied" if x.size else "a tensor without elements")
-        return Address(memory, begin_of(x) - memory.begin)
+        return Address(memory, launches.begin_of(x) - memory.begin)
 
     def share(self, function: Any, arguments: Sequence[Any], ranges: Ranges, threads: int) -> None:
         """Have a compiled `function(*arguments, lo, hi)` called for all ranges, on up to `threads` threads."""
-        words = [*self._words(arguments), ranges[0][0], ranges[-1][1]]
+        words = [*launches.words(arguments, self._at), ranges[0][0], ranges[-1][1]]
         self._record(function, words, threads=min(threads, len(ranges), most_threads()), ranges=ranges)
 
     def share_units(
@@ -226,34 +215,35 @@ class Planner:
         threads = max(1, min(threads, units, most_threads()))
         counters = self.empty(((threads + 1) * LINE,), np.dtype(np.int64))
         self.clear(counters)
-        before = self._words(arrays)
-        words = [*before, *self._words([counters, *numbers]), 0, units]
+        before = launches.words(arrays, self._at)
+        words = [*before, *launches.words([counters, *numbers], self._at), 0, units]
         self._record(function, words, threads=threads, units=units, counters=len(before) + launches.ADDRESS)
 
     def clear(self, x: Array) -> None:
         """Fill a tensor with zeros."""
         if x.flags.c_contiguous:
-            self._record(None, launches.assistance(launches.FILL, self._at(x), 0, x.nbytes))
+            self._record(None, [launches.FILL, self._at(x), 0, x.nbytes, 0, 0])
         else:
             self.copy(np.broadcast_to(self.in_memory(np.zeros(1, x.dtype)), x.shape), x)
 
     def check(self, x: Array, limit: int, least: int = 0) -> None:
         """Fail the run unless all numbers of a contiguous tensor are at least `least`, and below a limit."""
-        self._record(None, launches.assistance(launches.CHECK, self._at(x), x.size, x.itemsize, least, limit))
+        self._record(None, [launches.CHECK, self._at(x), x.size, x.itemsize, least, limit])
 
     def copy(self, x: Array, out: Array) -> None:
         """Copy a tensor in memory, also a strided one."""
         if x.flags.c_contiguous and out.flags.c_contiguous:
             function, length = None, x.nbytes
-            words = launches.assistance(launches.COPY, self._at(out), self._at(x))[:-2]
+            words = [launches.COPY, self._at(out), self._at(x), 0]
         else:
             sizes, jumps, out_jumps = joined_axes(x, out)
             try:
                 function, length = self.compiled(copy_source(x.itemsize)), sizes[0]
             except ValueError as e:
                 raise NotPlannableError(str(e)) from None
-            words = [*self._vector(x, _span(sizes, jumps)), *self._vector(out, _span(sizes, out_jumps))]
-            words += launches.flat((sizes, jumps, out_jumps))
+            spans = (x, _span(sizes, jumps)), (out, _span(sizes, out_jumps))  # as far as jumps lead
+            words = [word for y, span in spans for word in launches.vector(span, y.itemsize, self._at(y))]
+            words += [*sizes, *jumps, *out_jumps]
         self._record(function, [*words, 0, length])
 
     def _record(self, function: Any, arguments: Sequence[Any], **named: Any) -> None:
@@ -295,7 +285,7 @@ class Planner:
             sharing = (
                 r.threads,
                 len(r.ranges) or r.units,
-                begin_of(ranges) if r.ranges else 0,
+                launches.begin_of(ranges) if r.ranges else 0,
                 launches.HEAD + r.counters,
             )
             table += launches.head(r.function or assist, len(r.arguments), *sharing)
@@ -389,10 +379,6 @@ def _span(sizes: Sequence[int], jumps: Sequence[int]) -> int:
     return 1 + sum((n - 1) * max(0, j) for n, j in zip(sizes, jumps, strict=True))
 
 
-def _begin(memory: Memory) -> int:
-    return memory.begin
-
-
 def _output(x: Any, memory: Memory | None, numbers: dict[int, int]) -> Output:
     """Where an output in this memory is; `numbers`: of the memories that leave."""
     if memory is None or memory.kind == "fixed":
@@ -402,6 +388,6 @@ def _output(x: Any, memory: Memory | None, numbers: dict[int, int]) -> Output:
     is_ordered = x.flags.c_contiguous and memory.array.flags.c_contiguous
     if x.shape != memory.array.shape or x.strides != memory.array.strides and not is_ordered:
         size = x.itemsize
-        offset = (begin_of(x) - memory.begin) // size
+        offset = (launches.begin_of(x) - memory.begin) // size
         view = offset, x.shape, None if x.flags.c_contiguous else tuple(s // size for s in x.strides)
     return Output(memory.number, view=view) if memory.kind == "given" else Output(made=numbers[id(memory)], view=view)

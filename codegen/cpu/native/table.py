@@ -48,7 +48,14 @@ ORDER, INSIDE, JOINED, TAKEN, FAILED, LAST, RECORD = (LINE * i for i in range(7)
 LONGEST = HEAD + MOST_ARGUMENTS
 MINE = RECORD + LONGEST  # records of the threads
 
-COPY, FILL, CHECK, LOOK = range(4)  # see `assistance`
+COPY, FILL, CHECK, LOOK = range(4)
+"""What tables do themselves: the first argument of the loop `assist`(what, address, other, size, low, high).
+
+    COPY     the bytes from `low` to `high` behind address `other`, to as far behind `address`
+    FILL     `size` bytes at `address`, each with the number `other`
+    CHECK    fail unless all `other` integers of `size` bytes at `address` are in [low, high)
+    LOOK     pause `size` times, as a spinning helper does
+"""
 
 
 def address_of(function: Any) -> int:
@@ -57,16 +64,25 @@ def address_of(function: Any) -> int:
     return int(result.library.get_pointer_to_function(result.fndesc.llvm_func_name))
 
 
-def vector(elements: int, itemsize: int, address: int = 0) -> tuple[int, ...]:
+def begin_of(array: Array) -> int:
+    """Where an array's memory begins."""
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def vector(elements: int, itemsize: int, address: Any = 0) -> tuple[Any, ...]:
     """The words of a contiguous vector as an argument."""
     return (0, 0, elements, itemsize, address, elements, itemsize)
 
 
-def flat(numbers: Iterable[Any]) -> list[int]:
-    """The words of integers, and of tuples of them, as arguments."""
-    out: list[int] = []
-    for x in numbers:
-        out.extend(x) if isinstance(x, tuple) else out.append(x)
+def words(arguments: Iterable[Any], address: Callable[[Array], Any]) -> list[Any]:
+    """The words of a kernel's arguments: contiguous vectors, whose addresses are given, integers, and tuples of these."""
+    out: list[Any] = []
+    for x in arguments:
+        if isinstance(x, np.ndarray):
+            out += vector(x.size, x.itemsize, address(x))
+        else:
+            out += x if isinstance(x, tuple) else [x]
     return out
 
 
@@ -76,22 +92,11 @@ def head(
     """The first words of a record.
 
     Args:
-        function: a compiled kernel, or the loop `assist` (see `assistance`).
+        function: a compiled kernel, or the loop `assist` (see `COPY`).
         arguments: their words. threads: that may share it, `count` ranges at the address `ranges`; or, where that is 0, `count` units.
         counted: the word of the record with the address of the units' counters.
     """
     return [HEAD + arguments, trampoline(arguments), address_of(function), threads, count, ranges, counted]
-
-
-def assistance(what: int, address: Any, other: Any, size: int = 0, low: int = 0, high: int = 0) -> list[Any]:
-    """The arguments of the loop `assist`, for what tables do themselves.
-
-    COPY     the bytes from `low` to `high` behind address `other`, to as far behind `address`
-    FILL     `size` bytes at `address`, each with the number `other`
-    CHECK    fail unless all `other` integers of `size` bytes at `address` are in [low, high)
-    LOOK     pause `size` times, as a spinning helper does
-    """
-    return [what, address, other, size, low, high]
 
 
 _LOOPS = ("begin", "run", "serve", "assist")

@@ -134,14 +134,8 @@ def share(function: Callable[..., Any], arguments: Sequence[Any], ranges: Ranges
         function(*arguments, ranges[0][0], ranges[-1][1])
         return
     held = np.array(ranges, np.int64)
-    words: list[int] = []
-    for x in arguments:
-        if isinstance(x, np.ndarray):
-            assert x.flags.c_contiguous
-            words += launches.vector(x.size, x.itemsize, x.ctypes.data)
-        else:
-            words += launches.flat([x])
-    words += [ranges[0][0], ranges[-1][1]]
+    assert all(x.flags.c_contiguous for x in arguments if isinstance(x, np.ndarray))
+    words = [*launches.words(arguments, launches.begin_of), ranges[0][0], ranges[-1][1]]
     record = [*launches.head(function, len(words), threads, len(ranges), held.ctypes.data), *words]
     if not run(np.array(record, np.int64), threads):
         raise MemoryError("a kernel found no memory for its scratch arrays")
@@ -157,6 +151,6 @@ def _looks() -> int:
     some, fastest = 2000, float("inf")
     for _ in range(3):
         began = time.perf_counter_ns()
-        launches.loops()["assist"](*launches.assistance(launches.LOOK, 0, 0, some))
+        launches.loops()["assist"](launches.LOOK, 0, 0, some, 0, 0)
         fastest = min(fastest, time.perf_counter_ns() - began)
     return max(100, int(patience * some / fastest))

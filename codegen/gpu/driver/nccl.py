@@ -180,7 +180,9 @@ class NcclLink:
         except _StoppedError:
             error: OpError = _stopped()
         except Exception as e:  # NCCL's own errors have no common class but this one; CudaError; no memory
-            error = e if isinstance(e, OpError) else UnavailableError.of(f"NCCL failed: {self._reason(e)}")
+            last = "" if self._communicator is None else str(bindings().get_last_error(self._communicator))
+            text = f"NCCL failed: {e}: {last}" if last else f"NCCL failed: {e}"
+            error = e if isinstance(e, OpError) else UnavailableError.of(text)
         self.stop()
         return error
 
@@ -223,12 +225,6 @@ class NcclLink:
                 f"NCCL failed: {nccl.get_error_string(state)}: {nccl.get_last_error(self._communicator)}"
             )
         return state
-
-    def _reason(self, e: Exception) -> str:
-        last = ""
-        if self._communicator is not None:
-            last = str(bindings().get_last_error(self._communicator))
-        return f"{e}: {last}" if last else str(e)
 
     def _part(self) -> None:
         """Destroy the communicator. An orderly shutdown waits for the other members, which may still read this member's memory."""

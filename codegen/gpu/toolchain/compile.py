@@ -54,9 +54,7 @@ def compile_kernel(kernel: TritonKernel, target: Target) -> Binary:
         InternalError: Triton refuses the kernel, or does not lay out its arguments as a launch would. Shows the text.
     """
     key = key_of(kernel, target)
-    binary = _binaries.get(key)
-    if binary is None:
-        binary = _read(key)
+    binary = _binaries.get(key) or _read(key)
     if binary is None:
         return _compiled_once(key, kernel, target)
     _binaries[key] = binary

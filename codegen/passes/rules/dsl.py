@@ -15,13 +15,14 @@ from __future__ import annotations
 import ast
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from ....graph.core.graph import Node, Tensor
+from ...ir.nodes import inferred_node
 from ...ir.symbolic_shape import SymbolicShapes
 
 COMMUTES = frozenset({"AddV2", "Mul"})
@@ -227,18 +228,20 @@ class Match:
         root: the node to replace.
         uses: how often a tensor is taken or fetched, or more: known to rules of a walk that counts.
         sizes: of the tensors so far.
+        made: the nodes that the rule has made.
     """
 
     found: Found
     root: Node
     look: Look
-    _made: Callable[[Node, str, Sequence[Tensor], dict[str, Any]], Tensor]
     uses: Callable[[Tensor], int]
     sizes: SymbolicShapes
+    made: list[Node] = field(default_factory=list)
 
     def make(self, op: str, inputs: Sequence[Tensor], attrs: dict[str, Any], of: Node | None = None) -> Tensor:
         """A new node's tensor. The node precedes the root and has the root's name, or that of the node it stands for."""
-        return self._made(of or self.root, op, inputs, attrs)
+        self.made.append(inferred_node(op, inputs, attrs, of or self.root))
+        return self.made[-1].outputs[0]
 
     def __getitem__(self, name: str) -> Any:
         return self.found.names[name]

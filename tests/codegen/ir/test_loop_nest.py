@@ -90,7 +90,7 @@ def test_text_of_a_kernel_with_masked_places() -> None:
 def test_text_of_a_kernel_with_masked_places_along_rows() -> None:
     """Places along rows are masked by branches, of which LLVM makes loads with masks: of selects it makes gathers."""
     loops = depthwise(float32, Window((1, 2), (1, 1), padding="SAME"), 1, "NCHW")
-    compare("depthwise_channels_first", numba_source(loops, schedule_of(loops)).text)
+    compare("depthwise_channels_first", source_of(loops, schedule_of(loops)).text)
 
 
 def compare(name: str, text: str) -> None:

@@ -76,7 +76,7 @@ def _units(numbers: Any, counters: Any, units: int, threads: int = 2) -> Any:
     counted = launches.HEAD + launches.VECTOR + launches.ADDRESS
     head = launches.head(_kernels()[1], len(words) + 2, threads, units, counted=counted)
     assist = launches.loops()["assist"]
-    clear = [*launches.head(assist, 6), *launches.assistance(launches.FILL, counters.ctypes.data, 0, counters.nbytes)]
+    clear = [*launches.head(assist, 6), launches.FILL, counters.ctypes.data, 0, counters.nbytes, 0, 0]
     return np.array([*clear, *head, *words, 0, units], np.int64)
 
 
