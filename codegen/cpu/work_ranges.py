@@ -30,9 +30,8 @@ def ranges_of(length: int, nanoseconds: float, threads: int, least: int = 1) -> 
     """
     if threads <= 1 or nanoseconds < PARALLEL_NS:
         return ((0, length),)
-    parts = max(
-        1, min(_PER_THREAD * threads, length, max(threads, length // least), int(2 * nanoseconds / PARALLEL_NS))
-    )
+    worth = int(2 * nanoseconds / PARALLEL_NS)
+    parts = max(1, min(_PER_THREAD * threads, length, max(threads, length // least), worth))
     if threads < parts < 2 * threads:
         parts = threads  # else one of them would have two, and others wait
     edges = [length * i // parts for i in range(parts + 1)]

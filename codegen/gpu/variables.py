@@ -117,11 +117,8 @@ def mutable_values(
         # A reference to a variable's value would keep it from being updated in place, so only others have one here.
         new: dict[int, DeviceArray] = {}
         for i in [i for i, s in enumerate(states) if not all_unshared((s,))]:
-            value = owners[i]._value
-            made = (
-                device.empty(value.shape, value.dtype, states[i].name) if whole else device.copy(value, states[i].name)
-            )
-            new[i] = made
+            value, name = owners[i]._value, states[i].name
+            new[i] = device.empty(value.shape, value.dtype, name) if whole else device.copy(value, name)
             del value
         yield old, [new[i].pointer if i in new else pointer for i, pointer in enumerate(old)]
         for i, array in new.items():

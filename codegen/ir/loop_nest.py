@@ -404,15 +404,13 @@ class LoopNestBuilder:
             Store(new_number[s.value], renamed(s.axes), None if s.row is None else new_number[s.row], s.how)
             for s in self._stores
         )
-        return LoopNest(tuple(self._reduced[g[0]] for g in groups), tuple(values), stores), tuple(
-            tuple(g) for g in groups
-        )
+        reduced = tuple(self._reduced[g[0]] for g in groups)
+        return LoopNest(reduced, tuple(values), stores), tuple(map(tuple, groups))
 
     def live(self) -> list[int]:
         """Values that outputs need, and all that is read: a kernel's arguments are what its maker says they are."""
-        live = {i for s in self._stores for i in (s.value, s.row) if i is not None} | {
-            i for i, v in enumerate(self._values) if v.op in READS
-        }
+        live = {i for s in self._stores for i in (s.value, s.row) if i is not None}
+        live |= {i for i, v in enumerate(self._values) if v.op in READS}
         for i in range(len(self._values) - 1, -1, -1):
             if i in live:
                 live.update(self._values[i].args)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from ...graph.core.graph import Tensor
 from .fused_kernel import FusedKernel, inputs_of, outputs_of
 from .partition import BeginLoop, PartitionGraph, PartitionStep, RecvTensor
-from .program import Await, Begin, Call, Instruction, Loop, Predicated, Program, Read, Recv, Send, slots_read, slots_set
+from .program import Await, Begin, Call, Instruction, Loop, Predicated, Program, Send, slots_read, slots_set
 
 
 class BrokenPassError(Exception):
@@ -75,22 +75,14 @@ class _Slots:
         for step in instructions:
             if isinstance(step, Loop):
                 self.loop(step)
-            elif isinstance(step, Send):
-                self.take(f"send on channel {step.channel}", step.slot)
-                self.free(f"send on channel {step.channel}", step.frees)
-            elif isinstance(step, (Recv, Read)):
-                self.filled.update(slots_set(step))
-            else:
-                self.call(step)
-
-    def call(self, step: Call | Predicated) -> None:
-        """Go through a call, which may be predicated."""
-        call = step if isinstance(step, Call) else step.call
-        what = f"{call.op} '{call.node}'"
-        self.take(what, *slots_read(step))
-        self.filled.update(slots_set(step))
-        if not isinstance(step, (Begin, Await)):
-            self.free(what, call.frees)
+                continue
+            call = step.call if isinstance(step, Predicated) else step
+            what = f"send on channel {call.channel}" if isinstance(call, Send) else ""
+            what = f"{call.op} '{call.node}'" if isinstance(call, Call) else what
+            self.take(what, *slots_read(step))
+            self.filled.update(slots_set(step))
+            if isinstance(call, Call | Send) and not isinstance(step, (Begin, Await)):
+                self.free(what, call.frees)
 
     def loop(self, step: Loop) -> None:
         """Go through a loop, whose body runs once; it ends behind the head."""

@@ -78,9 +78,8 @@ class ColumnWriter:
 
     def _vector(self, number: int) -> Array:
         if number not in self.vectors:
-            self.vectors[number] = self.element.new_scratch(
-                f"col{number}", self.length, self.loops.values[number].dtype
-            )
+            dtype = self.loops.values[number].dtype
+            self.vectors[number] = self.element.new_scratch(f"col{number}", self.length, dtype)
         return self.vectors[number]
 
     def _along(self, each: Pass) -> None:

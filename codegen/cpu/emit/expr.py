@@ -191,10 +191,8 @@ class ElementWriter(ValueWriter):
             text = f"{args[0]} {_OPERATORS[v.op]} {args[1]}"
             return text if v.dtype.is_bool or v.dtype.is_floating else f"{short}({text})"
         forms = _FORMS[v.op]
-        form = forms[
-            0 if source.is_floating else -1 if source.is_unsigned or source.is_bool else min(1, len(forms) - 1)
-        ]
-        return form.format(*args, t=SHORT[source.name])
+        which = 0 if source.is_floating else -1 if source.is_unsigned or source.is_bool else min(1, len(forms) - 1)
+        return forms[which].format(*args, t=SHORT[source.name])
 
     def read(self, v: Value, other: str) -> str:
         """An element of a table; the `other` one where its row is absent."""

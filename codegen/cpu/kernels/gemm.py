@@ -31,9 +31,8 @@ class ProductKernel(NodeKernel):
     """The kernel of a product. Inside a native region it also does the small products that BLAS does elsewhere."""
 
     def __init__(self, node: Node, reference: Kernel, threads: int, check: bool) -> None:
-        text = text_of(
-            "kernels/contraction_source", {"contract": FUNCTIONS["contract"]}, node.outputs[0].dtype.base.name
-        )
+        functions = {"contract": FUNCTIONS["contract"]}
+        text = text_of("kernels/contraction_source", functions, node.outputs[0].dtype.base.name)
         super().__init__(node, reference, text, self._record, check=check)
         self._threads = threads
         self._smallest = SMALLEST

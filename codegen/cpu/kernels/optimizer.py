@@ -148,9 +148,8 @@ class SparseUpdateKernel(VariableKernel):
     def __init__(
         self, node: Node, found: SparseUpdate, loops: LoopNest, reference: Kernel, threads: int, check: bool
     ) -> None:
-        super().__init__(
-            node, reference, source_of(loops, schedule_of(loops), found.places).text, found.places, threads, check
-        )
+        text = source_of(loops, schedule_of(loops), found.places).text
+        super().__init__(node, reference, text, found.places, threads, check)
         self._found = found
         self._loops = loops
         sums = added(found.dtype, found.index)

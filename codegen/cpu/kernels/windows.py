@@ -49,9 +49,8 @@ def window_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | 
     sources = [source_of(nest, schedule_of(nest, split=split)) for nest in nests]
 
     def call(compiled: Any, planner: Planner, *inputs: Array) -> Array | None:
-        found = op.sizes(
-            node.attrs, [tuple(planner.known(x).tolist()) if i == op.told else x.shape for i, x in enumerate(inputs)]
-        )
+        given = [tuple(planner.known(x).tolist()) if i == op.told else x.shape for i, x in enumerate(inputs)]
+        found = op.sizes(node.attrs, given)
         if found is None or found[0] != static or (multiplier and found[2]["filter"][3:] != multiplier):
             return None
         window, sizes, shapes = found

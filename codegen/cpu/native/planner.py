@@ -237,10 +237,7 @@ class Planner:
             words = [launches.COPY, self._at(out), self._at(x), 0]
         else:
             sizes, jumps, out_jumps = joined_axes(x, out)
-            try:
-                function, length = self.compiled(copy_source(x.itemsize)), sizes[0]
-            except ValueError as e:
-                raise NotPlannableError(str(e)) from None
+            function, length = self.compiled(copy_source(x.itemsize)), sizes[0]
             spans = (x, _span(sizes, jumps)), (out, _span(sizes, out_jumps))  # as far as jumps lead
             words = [word for y, span in spans for word in launches.vector(span, y.itemsize, self._at(y))]
             words += [*sizes, *jumps, *out_jumps]
@@ -348,9 +345,9 @@ def is_dense(x: Array) -> bool:
 
 
 def copy_source(itemsize: int) -> str:
-    """The text of a kernel for strided copies of elements of `size` bytes. ValueError: there is none for that size."""
+    """The text of a kernel for strided copies of elements of `itemsize` bytes. NotPlannableError: there is none for that size."""
     if itemsize not in (1, 2, 4, 8):
-        raise ValueError(f"elements of {itemsize} bytes")
+        raise NotPlannableError(f"elements of {itemsize} bytes")
     return text_of("native/copy_source", {"copy": ("rw", (5, 5, 5))}, f"uint{8 * itemsize}")
 
 

@@ -212,7 +212,7 @@ class Pool:
         driver = bindings()
         check(driver.cuCtxSetCurrent(self._context))
         for attempt in ("as it is", "trimmed", "without graphs"):
-            if attempt == "without graphs" and not self._without_graphs():
+            if attempt == "without graphs" and True not in [graph.give_up() for graph in list(self.graphs)]:
                 break
             if attempt != "as it is":
                 self.trim()
@@ -223,11 +223,6 @@ class Pool:
                 self.reserved += size
                 return int(check(made))
         raise ResourceExhaustedError.of(self._no_room(size, label))
-
-    def _without_graphs(self) -> bool:
-        """Let go of all graphs; whether there were any."""
-        given_up = [region.give_up() for region in list(self.graphs)]  # each of them
-        return any(given_up)
 
     def _no_room(self, size: int, label: str) -> str:
         whom = f" for {label}" if label else ""
