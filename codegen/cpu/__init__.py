@@ -5,9 +5,8 @@
     kernels/     the kernels: fused loop nests, products, convolutions, updates
     native/      plans: launch tables that compiled code runs, with helper threads; and what records launches into them
     emit/        loop nests to source text for Numba
-    tiering      kernels start on NumPy and are compiled when they have cost enough
     schedule     chooses the loops of a kernel: what threads share, what is a vector, what is saved between passes
-    jit          compiles source texts and keeps them on disk
+    jit          compiles source texts and keeps them on disk; kernels start on NumPy until they have cost enough
     work_ranges  how work is divided for threads
 
 Imports go downwards in this list, and to `ir`, `passes`, `fusion`, `memory`, `lower` and `vecmath` of the code generator, never to `gpu`.

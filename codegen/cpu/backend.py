@@ -1,6 +1,6 @@
 """The CPU backend: fused kernels compiled by Numba, hand-written kernels for single ops, and NumPy for everything else.
 
-A kernel starts on NumPy and is compiled in the background (`tiering`), or before its first run with `compile_first`.
+A kernel starts on NumPy and is compiled in the background (`jit`), or before its first run with `compile_first`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ..ir.partition import PartitionGraph
 from ..ir.program import REFERENCE, BoundWork, Kernel, Region, Work
 from ..reference import NumpyBackend, reference_of
 from ..target import cores
+from .jit import TieredKernel
 from .kernels.families import FAMILIES, LOOPS, family_of
 from .kernels.fused import CpuFusedKernel
 from .kernels.node import PlannedKernel
 from .regions.region import NativeRegion
-from .tiering import TieredKernel
 
 FEW_STEPS = 20_000  # up to this many nodes, small tensors are fused, too: the search takes some 50 µs a node
 

@@ -60,7 +60,6 @@ from .hyperbolic import (
     tanh64,
 )
 from .intrinsics import (
-    WIDE,
     accumulate,
     accumulate_product,
     ceil,

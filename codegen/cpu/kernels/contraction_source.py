@@ -24,17 +24,7 @@ import numpy as np
 from numba import njit, types  # noqa: F401 (what is added to this text uses them)
 
 from dovetail.codegen import vecmath as m
-from dovetail.codegen.cpu.kernels.microkernel import (
-    MR,
-    NR,
-    SQUARE,
-    as_written,
-    half_table_tile,
-    move_columns,
-    move_rows,
-    table_tile,
-    transpose,
-)
+from dovetail.codegen.cpu.kernels import microkernel as tile
 from dovetail.codegen.cpu.native.machine import count_now, count_up
 from dovetail.codegen.cpu.work_ranges import FINISHED, LINE
 
@@ -42,7 +32,7 @@ STEPS = 256  # steps of the sum per panel: a panel of that size stays in the L1 
 CHUNK = 96  # pixels of the result whose parts `overlay` adds up at a time
 GROUPS = 4  # of rows that are interleaved at a time: more would conflict in the same sets of the L1 cache
 LOOKS = 20_000  # at how many units are finished, some 50 microseconds: a unit takes about as long
-NR32, NR64 = NR["float32"], NR["float64"]
+MR, NR32, NR64 = tile.MR, tile.NR["float32"], tile.NR["float64"]
 
 
 @m.inner(error_model="numpy")
@@ -79,7 +69,7 @@ def lay_out_rows(x, block, at, jump, high, steps, apart):
         for k in range(steps):
             of, to = at + first * MR + k * jump, first * apart + k * MR
             for _ in range(groups):
-                move_rows(block, to, x, of)
+                tile.move_rows(block, to, x, of)
                 of, to = of + MR, to + apart
     for k in range(steps):
         for j in range(high - whole * MR):
@@ -94,17 +84,17 @@ def lay_out_panels(x, panel, at, jumps, columns, begin, steps, every, lanes):
         for k in range(steps):
             of, to = at + k * jumps[0], (begin + k) * lanes
             for _ in range(whole):
-                move_columns(panel, to, x, of)
+                tile.move_columns(panel, to, x, of)
                 of, to = of + lanes, to + apart
     else:
-        squares = steps // SQUARE * SQUARE
+        squares = steps // tile.SQUARE * tile.SQUARE
         for p in range(whole):
-            for j in range(0, lanes, SQUARE):
+            for j in range(0, lanes, tile.SQUARE):
                 of, to = at + (p * lanes + j) * jumps[1], p * apart + begin * lanes + j
-                for k in range(0, squares, SQUARE):
-                    transpose(panel, to + k * lanes, lanes, x, of + k, jumps[1])
+                for k in range(0, squares, tile.SQUARE):
+                    tile.transpose(panel, to + k * lanes, lanes, x, of + k, jumps[1])
                 for k in range(squares, steps):
-                    for i in range(SQUARE):
+                    for i in range(tile.SQUARE):
                         m.store(panel, 0, to + k * lanes + i, m.load(x, 1, of + i * jumps[1] + k * jumps[0]))
     rest = columns - whole * lanes
     if rest > 0:
@@ -136,7 +126,7 @@ def copy_line(x, slab, to, at, jump, begin, end, columns, group, number):
         m.store(slab, 1, to + i, x.dtype.type(0))
     if number == MR:
         for c in range(begin, end):
-            move_rows(slab, to + c * MR, x, at + c * jump)
+            tile.move_rows(slab, to + c * MR, x, at + c * jump)
     elif number == jump:
         for i in range(begin * group, end * group):
             m.store(slab, 1, to + i, m.load(x, 0, at + i))
@@ -234,9 +224,9 @@ def tiles(x, rows, steps, panels, width, out, to, places, count, more):
         for i in range(0, count, MR):
             high = min(MR, count - i)
             if 2 * own > lanes:
-                table_tile(x, rows, steps, panels, at, out, to + j, places, i, high, own, steps.size, more)
+                tile.table_tile(x, rows, steps, panels, at, out, to + j, places, i, high, own, steps.size, more)
             else:
-                half_table_tile(x, rows, steps, panels, at, out, to + j, places, i, high, own, steps.size, more)
+                tile.half_table_tile(x, rows, steps, panels, at, out, to + j, places, i, high, own, steps.size, more)
 
 
 @m.inner(error_model="numpy")
@@ -294,7 +284,7 @@ def contract(
     if not is_inside:
         per_image, row, column = tall * broad * group, broad * group, group
     far = pixels * group if by_filter else per_image  # to the next bunch of the result's first axis
-    seen = slab if is_packed or not is_inside else as_written(x)
+    seen = slab if is_packed or not is_inside else tile.as_written(x)
     moves = np.empty(most if is_matrix else every, np.intp)
     if is_matrix:
         for k in range(most):

@@ -68,9 +68,8 @@ class CpuFusedKernel(PlannedKernel):
                 held = {i: inputs[i].snapshot() for i in self.variables}
             except FailedPreconditionError:
                 return self._reference(*inputs)  # which says where
-        made = self.by_plan(
-            tuple([held[i].read() if i in held else x for i, x in enumerate(inputs)]) if held else inputs
-        )
+        read = tuple([held[i].read() if i in held else x for i, x in enumerate(inputs)]) if held else inputs
+        made = self.by_plan(read)
         given = tuple([held.get(i, x) for i, x in enumerate(inputs)]) if held else inputs  # variables, not their values
         if made is None:
             return self._reference(*given)

@@ -26,8 +26,7 @@ from numba import types
 from numba.core import cgutils
 from numba.core.imputils import impl_ret_borrowed
 
-from ...vecmath import WIDE
-from ...vecmath.intrinsics import instructions
+from ...vecmath.intrinsics import WIDE, instructions
 
 MR = 8 if WIDE else 6
 NR = {"float32": 32 if WIDE else 16, "float64": 16 if WIDE else 8}

@@ -16,9 +16,9 @@ from ....graph.core.graph import Node
 from ...check import compare
 from ...ir.program import Kernel
 from ...lower.region import one_or_all
+from ..jit import TieredKernel
 from ..native.plan_cache import PlanCache
 from ..native.planner import Planner
-from ..tiering import TieredKernel
 
 
 class RecordableKernel:

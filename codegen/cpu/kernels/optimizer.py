@@ -32,12 +32,11 @@ from ...fusion.table_loops import added
 from ...ir.loop_nest import SUPPORTED, LoopNest, NotFusibleError
 from ...ir.program import Kernel
 from ..emit.module import source_of
-from ..jit import Function, compile_now
+from ..jit import Function, TieredKernel, compile_now
 from ..native.plan_cache import PlanCache
 from ..native.planner import NotPlannableError, Planner
 from ..native.worker_pool import share
 from ..schedule import schedule_of
-from ..tiering import TieredKernel
 from ..work_ranges import nanoseconds, ranges_of
 from .rows import add_rows
 

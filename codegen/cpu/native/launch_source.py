@@ -22,22 +22,7 @@ import numpy as np
 from numba import njit
 
 from dovetail.codegen import vecmath as m
-from dovetail.codegen.cpu.native import table as t
-from dovetail.codegen.cpu.native.machine import (
-    address_of_element,
-    call_record,
-    copy_bytes,
-    count_now,
-    count_up,
-    fields_of,
-    fill_bytes,
-    give_way,
-    number_at,
-    pause,
-    read_bytes,
-    sleep,
-    write_bytes,
-)
+from dovetail.codegen.cpu.native import machine as c, table as t
 from dovetail.codegen.cpu.work_ranges import FINISHED, LINE
 
 _WORDS, _NUMBER = "int64[::1]", "int64"
@@ -46,9 +31,9 @@ _WORDS, _NUMBER = "int64[::1]", "int64"
 @m.inner(f"void({_NUMBER})", error_model="numpy")
 def rest(i):
     """The i-th pause of a spinning thread; now and then it yields the core."""
-    pause()
+    c.pause()
     if i % t.YIELD == t.YIELD - 1:
-        give_way()
+        c.give_way()
 
 
 @m.inner(f"void({_WORDS}, {_NUMBER}, {_NUMBER})", error_model="numpy")
@@ -57,21 +42,21 @@ def share(memory, slot, thread):
     record = slot + t.RECORD
     words, count, ranges = memory[record], memory[record + t.COUNT], memory[record + t.RANGES]
     at = slot + t.MINE + thread * t.LONGEST  # a record of this thread's own
-    copy_bytes(address_of_element(memory, at), address_of_element(memory, record), t.WORD * words)
+    c.copy_bytes(c.address_of_element(memory, at), c.address_of_element(memory, record), t.WORD * words)
     if ranges == 0:
         memory[at + words - 2], memory[at + words - 1] = thread, count
-        if call_record(memory, at, t.HEAD) != 0:
-            count_up(memory, slot + t.FAILED, 1)
+        if c.call_record(memory, at, t.HEAD) != 0:
+            c.count_up(memory, slot + t.FAILED, 1)
         return
     while True:  # the caller takes the first ranges, helpers the last: what a core wrote in the launch before is still in its caches
-        taken = count_up(memory, slot + t.TAKEN, 1 if thread == 0 else 1 << 32)
+        taken = c.count_up(memory, slot + t.TAKEN, 1 if thread == 0 else 1 << 32)
         front, back = taken & 0xFFFFFFFF, taken >> 32
         if front + back >= count:
             return
         mine = ranges + 2 * t.WORD * (front if thread == 0 else count - 1 - back)
-        memory[at + words - 2], memory[at + words - 1] = number_at(mine, t.WORD), number_at(mine + t.WORD, t.WORD)
-        if call_record(memory, at, t.HEAD) != 0:
-            count_up(memory, slot + t.FAILED, 1)
+        memory[at + words - 2], memory[at + words - 1] = c.number_at(mine, t.WORD), c.number_at(mine + t.WORD, t.WORD)
+        if c.call_record(memory, at, t.HEAD) != 0:
+            c.count_up(memory, slot + t.FAILED, 1)
             return
 
 
@@ -88,44 +73,44 @@ def serve(memory, size):
         has_worked = False
         for b in range(slots):
             slot = t.SLOT + b * size
-            order = count_now(memory, slot + t.ORDER)
+            order = c.count_now(memory, slot + t.ORDER)
             if order == 0 or order == seen[b]:
                 continue
-            count_up(memory, slot + t.INSIDE, 1)
-            if count_now(memory, slot + t.ORDER) == order:
-                thread = count_up(memory, slot + t.JOINED, 1) + 1
+            c.count_up(memory, slot + t.INSIDE, 1)
+            if c.count_now(memory, slot + t.ORDER) == order:
+                thread = c.count_up(memory, slot + t.JOINED, 1) + 1
                 if thread < memory[slot + t.RECORD + t.THREADS]:
                     share(memory, slot, thread)
                 has_worked = True
             seen[b] = order
-            count_up(memory, slot + t.INSIDE, -1)
+            c.count_up(memory, slot + t.INSIDE, -1)
         n = 0 if has_worked else n + 1
         if n <= looks:
             rest(n)
             continue
-        count_up(memory, t.SLEEPING, 1)
+        c.count_up(memory, t.SLEEPING, 1)
         is_wanted = False
         for b in range(slots):
-            order = count_now(memory, t.SLOT + b * size + t.ORDER)
+            order = c.count_now(memory, t.SLOT + b * size + t.ORDER)
             is_wanted |= order != 0 and order != seen[b]
-        if not is_wanted and read_bytes(memory[t.READ_END], address_of_element(memory, t.BYTE), 1) > 0:
+        if not is_wanted and c.read_bytes(memory[t.READ_END], c.address_of_element(memory, t.BYTE), 1) > 0:
             n = 0
             continue
-        if count_up(memory, t.SLEEPING, -1) <= 0:  # someone has woken this thread just now
-            count_up(memory, t.SLEEPING, 1)
+        if c.count_up(memory, t.SLEEPING, -1) <= 0:  # someone has woken this thread just now
+            c.count_up(memory, t.SLEEPING, 1)
         n = 0
         if not is_wanted:  # interrupted by a signal
-            sleep(1000)
+            c.sleep(1000)
 
 
 @m.inner(f"void({_WORDS}, {_NUMBER})", error_model="numpy")
 def wake(memory, count):
     """Wake up to that many helpers."""
-    while count > 0 and count_now(memory, t.SLEEPING) > 0:
-        if count_up(memory, t.SLEEPING, -1) <= 0:
-            count_up(memory, t.SLEEPING, 1)  # another caller was quicker
+    while count > 0 and c.count_now(memory, t.SLEEPING) > 0:
+        if c.count_up(memory, t.SLEEPING, -1) <= 0:
+            c.count_up(memory, t.SLEEPING, 1)  # another caller was quicker
             return
-        write_bytes(memory[t.WRITE_END], address_of_element(memory, t.BYTE), 1)
+        c.write_bytes(memory[t.WRITE_END], c.address_of_element(memory, t.BYTE), 1)
         count -= 1
 
 
@@ -133,34 +118,34 @@ def wake(memory, count):
 def shared(table, at, memory, slot):
     """Share a record with the helpers. 0: done; -1: nothing was done, since one is still busy with an earlier launch."""
     n, looks = 0, memory[t.LOOKS]
-    while count_now(memory, slot + t.INSIDE) != 0:
+    while c.count_now(memory, slot + t.INSIDE) != 0:
         if n > looks:
             return -1
         rest(n)
         n += 1
-    copy_bytes(address_of_element(memory, slot + t.RECORD), address_of_element(table, at), t.WORD * table[at])
+    c.copy_bytes(c.address_of_element(memory, slot + t.RECORD), c.address_of_element(table, at), t.WORD * table[at])
     memory[slot + t.JOINED] = memory[slot + t.TAKEN] = memory[slot + t.FAILED] = 0
     threads, count = table[at + t.THREADS], table[at + t.COUNT]
     is_units = table[at + t.RANGES] == 0
     counters = slot + t.MINE + threads * t.LONGEST
     if is_units:
-        fill_bytes(address_of_element(memory, counters), 0, t.WORD * (threads + 1) * LINE)
-        memory[slot + t.RECORD + table[at + t.COUNTED]] = address_of_element(memory, counters)
+        c.fill_bytes(c.address_of_element(memory, counters), 0, t.WORD * (threads + 1) * LINE)
+        memory[slot + t.RECORD + table[at + t.COUNTED]] = c.address_of_element(memory, counters)
     memory[slot + t.LAST] += 1
-    count_up(memory, slot + t.ORDER, memory[slot + t.LAST])
+    c.count_up(memory, slot + t.ORDER, memory[slot + t.LAST])
     wake(memory, threads - 1)
     share(memory, slot, 0)
-    count_up(memory, slot + t.ORDER, -memory[slot + t.LAST])
+    c.count_up(memory, slot + t.ORDER, -memory[slot + t.LAST])
     n = 0
-    while count_now(memory, slot + t.INSIDE) != 0 and not (
-        is_units and count_now(memory, counters + FINISHED) >= count
+    while c.count_now(memory, slot + t.INSIDE) != 0 and not (
+        is_units and c.count_now(memory, counters + FINISHED) >= count
     ):
         if n < looks:
             rest(n)
         else:
-            sleep(50)
+            c.sleep(50)
         n += 1
-    return count_now(memory, slot + t.FAILED)
+    return c.count_now(memory, slot + t.FAILED)
 
 
 @njit(f"int64({_WORDS}, {_WORDS}, {_NUMBER})", error_model="numpy", nogil=True, no_cfunc_wrapper=True, cache=True)
@@ -172,7 +157,7 @@ def run(table, memory, slot):
         if slot >= 0 and table[at + t.THREADS] > 1:
             status = shared(table, at, memory, slot)
         if status < 0:
-            status = call_record(table, at, t.HEAD)
+            status = c.call_record(table, at, t.HEAD)
         at += table[at]
     return status
 
@@ -188,7 +173,7 @@ def begin(arrays, binding, table):
     for i in range(count):
         rank = max(0, binding[at])
         fields[t.SIZES + 2 * rank] = -1  # remains where there are no more axes
-        if fields_of(arrays, i, fields) != 0:
+        if c.fields_of(arrays, i, fields) != 0:
             return i
         if binding[at] >= 0:
             if fields[t.SIZES + 2 * rank] != -1 or fields[t.ADDRESS] % min(fields[t.ADDRESS - 1], t.WORD) != 0:
@@ -208,13 +193,13 @@ def begin(arrays, binding, table):
 def assist(what, address, other, size, low, high):
     """What tables do themselves, called as kernels are: see `table.COPY`."""
     if what == t.COPY:
-        copy_bytes(address + low, other + low, high - low)
+        c.copy_bytes(address + low, other + low, high - low)
     elif what == t.CHECK:
         for i in range(other):
-            if not low <= number_at(address + i * size, size) < high:
+            if not low <= c.number_at(address + i * size, size) < high:
                 raise IndexError
     elif what == t.FILL:
-        fill_bytes(address, other, size)
+        c.fill_bytes(address, other, size)
     else:
         for i in range(size):
             rest(i)

@@ -22,13 +22,13 @@ from ....graph.resources.variable import VariableState, changing
 from ...ir.program import Call, Instruction, Region, calls_of
 from ...lower.region import one_or_all
 from ...memory.plan import Arena
+from ..jit import TieredKernel
 from ..kernels.copy import JoinKernel
 from ..kernels.gemm import ProductKernel
 from ..kernels.node import RecordableKernel
 from ..kernels.optimizer import UpdateKernel
 from ..native.plan_cache import PlanCache
 from ..native.planner import KNOWN, NotPlannableError, Planner, stand_in
-from ..tiering import TieredKernel
 
 ONE_BY_ONE = 2  # runs before a plan is made: the step is one that repeats
 # Bytes of an arena and of what leaves; where tensors are larger, what Python does between launches is no matter.

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dovetail.codegen.cpu import jit, tiering
-from dovetail.codegen.cpu.tiering import TieredKernel
+from dovetail.codegen.cpu import jit
+from dovetail.codegen.cpu.jit import TieredKernel
 
 
 class Asked:
@@ -19,8 +19,8 @@ class Asked:
         self.wanted: list[str] = []
         self.looked = 0
         self.kept = kept
-        monkeypatch.setattr(tiering, "is_kept", self._look)
-        monkeypatch.setattr(tiering, "compile_soon", self._want)
+        monkeypatch.setattr(jit, "is_kept", self._look)
+        monkeypatch.setattr(jit, "compile_soon", self._want)
 
     def _look(self, text: str) -> bool:
         self.looked += 1
@@ -33,7 +33,7 @@ class Asked:
 def spend(kernel: TieredKernel, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run a kernel on NumPy for so long."""
     times = iter((0.0, seconds))
-    monkeypatch.setattr(tiering.time, "perf_counter", lambda: next(times))
+    monkeypatch.setattr(jit.time, "perf_counter", lambda: next(times))
     kernel._on_numpy(())
 
 
@@ -41,13 +41,13 @@ def test_what_is_kept_is_loaded_sooner_than_others_are_compiled(monkeypatch: pyt
     for kept in (True, False):
         asked = Asked(monkeypatch, kept)
         kernel = TieredKernel("text", lambda: None)
-        spend(kernel, tiering.LOAD_AFTER_S / 2, monkeypatch)
+        spend(kernel, jit.LOAD_AFTER_S / 2, monkeypatch)
         assert not asked.wanted and not asked.looked
-        spend(kernel, tiering.LOAD_AFTER_S, monkeypatch)
+        spend(kernel, jit.LOAD_AFTER_S, monkeypatch)
         assert asked.wanted == (["text"] if kept else [])
-        spend(kernel, tiering.LOAD_AFTER_S, monkeypatch)
+        spend(kernel, jit.LOAD_AFTER_S, monkeypatch)
         assert asked.looked == 1  # once is enough
-        spend(kernel, tiering.COMPILE_AFTER_S, monkeypatch)
+        spend(kernel, jit.COMPILE_AFTER_S, monkeypatch)
         assert asked.wanted == ["text"]
 
 

@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 import dovetail as dt
+from dovetail.codegen.cpu.jit import TieredKernel
 from dovetail.codegen.cpu.kernels.fused import CpuFusedKernel
-from dovetail.codegen.cpu.tiering import TieredKernel
 from dovetail.codegen.ir.program import Call, one_by_one
 from dovetail.codegen.pipeline import compile_partition
 from dovetail.runtime.worker import worker

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 def never_swaps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Kernels of this process stay with NumPy for as long as they may, however long a busy machine takes."""
     for name in ("COMPILE_AFTER_S", "LOAD_AFTER_S"):
-        monkeypatch.setattr(f"dovetail.codegen.cpu.tiering.{name}", 3600.0)
+        monkeypatch.setattr(f"dovetail.codegen.cpu.jit.{name}", 3600.0)
     yield
 
 

@@ -34,8 +34,8 @@ def chain(x: Any) -> Any:
 
 def test_the_first_step_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     # However long a busy machine takes.
-    monkeypatch.setattr("dovetail.codegen.cpu.tiering.COMPILE_AFTER_S", 3600.0)
-    monkeypatch.setattr("dovetail.codegen.cpu.tiering.LOAD_AFTER_S", 3600.0)
+    monkeypatch.setattr("dovetail.codegen.cpu.jit.COMPILE_AFTER_S", 3600.0)
+    monkeypatch.setattr("dovetail.codegen.cpu.jit.LOAD_AFTER_S", 3600.0)
     with dt.Graph().as_default(), dt.Session(config=dt.ConfigProto(kernel_backend="auto")) as session:
         x = dt.placeholder(dt.float32, [None, 5000])
         y = chain(x)

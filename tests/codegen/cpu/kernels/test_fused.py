@@ -284,7 +284,7 @@ def test_a_shape_that_fusion_did_not_foresee_runs_on_numpy() -> None:
 
 
 def test_a_kernel_starts_on_numpy_and_is_swapped_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.codegen.cpu.tiering.COMPILE_AFTER_S", 1e-9)
+    monkeypatch.setattr("dovetail.codegen.cpu.jit.COMPILE_AFTER_S", 1e-9)
     with dt.Graph().as_default():
         x = dt.placeholder(dt.float32, [None])
         y = dt.exp(x * 0.125) + 3.25

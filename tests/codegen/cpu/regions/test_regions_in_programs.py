@@ -12,7 +12,7 @@ from region_calls import BEFORE, Array, call, fused, kernel_of, kernels, nodes_o
 
 import dovetail as dt
 from dovetail.codegen.backend import bind
-from dovetail.codegen.cpu import tiering
+from dovetail.codegen.cpu import jit
 from dovetail.codegen.cpu.backend import NumbaBackend
 from dovetail.codegen.cpu.kernels.families import LOOPS
 from dovetail.codegen.cpu.regions.formation import form_native_regions
@@ -295,10 +295,10 @@ def test_the_time_of_a_region_without_compiled_kernels_counts_once_for_all_alike
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(tiering.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(tiering, "compile_soon", lambda text, done: None)
+    monkeypatch.setattr(jit.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(jit, "compile_soon", lambda text, done: None)
 
-    class Cold(tiering.TieredKernel):
+    class Cold(jit.TieredKernel):
         def __init__(self, seconds: float) -> None:
             super().__init__("text", lambda x: now.append(now.pop() + seconds))
 
