@@ -235,9 +235,7 @@ class DeviceKernels:
         """Horizontally fused updates of variables, one launch each: names of their nodes. GPUs only."""
         if self.gpu is None or self.program is None:
             return ()
-        from .gpu.horizontal_fusion import MultiTensorUpdate  # the GPU code generator
-
-        return tuple(c.nodes for c in calls_of(self.program.instructions) if isinstance(c.kernel, MultiTensorUpdate))
+        return tuple(c.nodes for c in calls_of(self.program.instructions) if isinstance(c.work, Updates))
 
     @cached_property
     def likely(self) -> Mapping[str, Routine]:

@@ -17,18 +17,9 @@ from dataclasses import dataclass, replace
 from itertools import starmap
 
 from ...graph.core.dtypes import DType, float32, float64
+from .. import target as machine
 from ..ir.loop_nest import LoopNest
 from ..ir.schedule import GpuProductSchedule, GpuSchedule
-from ..target import (
-    GPU_BARRIER_BYTES,
-    GPU_BLOCK_ELEMENTS,
-    GPU_BLOCKS,
-    GPU_INDEX_MARGIN,
-    GPU_LONGEST_ROW,
-    GPU_ROW_NEIGHBOURS,
-    GPU_SHORTEST_PIECE,
-    H100_MULTIPROCESSORS,
-)
 from .ir import Target
 
 # --- loop nests ------------------------------------------------------------------------------------------------------
@@ -36,7 +27,7 @@ from .ir import Target
 MOST_PIECES = 1024  # of a row: one block adds up their totals
 FEW_PIECES = 8  # with more, one block for each row has no chance
 # Elements of a tile and warps, where nothing is reduced.
-_POINTS = ((GPU_BLOCK_ELEMENTS, 4), (512, 4), (2048, 8), (4096, 8))
+_POINTS = ((machine.GPU_BLOCK_ELEMENTS, 4), (512, 4), (2048, 8), (4096, 8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +72,18 @@ def specialise(loops: LoopNest, sizes: Sequence[int]) -> Specialisation:
     sides = sides_of(loops)
     ny, nx = (math.prod(sizes[a] for a in side) for side in (sides.y, sides.x))
     row = _power(nx)
-    kept = min(GPU_ROW_NEIGHBOURS, _power(ny)) if _along_y(loops) else 0
+    kept = min(machine.GPU_ROW_NEIGHBOURS, _power(ny)) if _along_y(loops) else 0
     splits = 1
     # A computation along rows (a running sum, say) cannot be split into pieces.
     if loops.reduced_axes and all(v.op != "scan" for v in loops.values):
-        rows = kept or max(1, GPU_BLOCK_ELEMENTS // row)
+        rows = kept or max(1, machine.GPU_BLOCK_ELEMENTS // row)
         blocks = -(-ny // rows)
-        if blocks < GPU_BLOCKS // 2 and nx * rows >= 2 * GPU_SHORTEST_PIECE and nx > 256:
-            most = min(MOST_PIECES, nx * rows // GPU_SHORTEST_PIECE, GPU_BLOCKS // max(blocks, 1))
+        if blocks < machine.GPU_BLOCKS // 2 and nx * rows >= 2 * machine.GPU_SHORTEST_PIECE and nx > 256:
+            most = min(MOST_PIECES, nx * rows // machine.GPU_SHORTEST_PIECE, machine.GPU_BLOCKS // max(blocks, 1))
             splits = 1 << most.bit_length() - 1
     last = (0, False) if splits == 1 else (_row(sizes[-1]), _row(sizes[-1]) == sizes[-1])
     # Masks are for whole tiles: they may reach beyond the space by as much as a tile has.
-    wide = math.prod((max(n, 1) for n in sizes), start=1) + GPU_INDEX_MARGIN >= 2**31
+    wide = math.prod((max(n, 1) for n in sizes), start=1) + machine.GPU_INDEX_MARGIN >= 2**31
     return Specialisation(tuple(n % 16 == 0 for n in sizes), _row(nx), _row(nx) == nx, splits, wide, kept, last)
 
 
@@ -103,7 +94,7 @@ def _power(size: int) -> int:
 
 def _row(size: int) -> int:
     """The same of a row; 0: more than GPU_LONGEST_ROW."""
-    return power if (power := _power(size)) <= GPU_LONGEST_ROW else 0
+    return power if (power := _power(size)) <= machine.GPU_LONGEST_ROW else 0
 
 
 def _along_y(loops: LoopNest) -> bool:
@@ -163,7 +154,7 @@ def _warps(elements: int, loops: LoopNest) -> int:
 # --- copies ----------------------------------------------------------------------------------------------------------
 
 # Of one row: elements in the output's order. Else columns go along the axis that is written along, rows along the other.
-FLAT_COPY = GpuSchedule(1, GPU_BLOCK_ELEMENTS)
+FLAT_COPY = GpuSchedule(1, machine.GPU_BLOCK_ELEMENTS)
 _BOXES = (GpuSchedule(64, 32, 4), GpuSchedule(64, 64, 8), GpuSchedule(256, 16, 8))
 _NARROW = 16  # elements of an axis below which tiles along it are mostly empty
 
@@ -248,15 +239,15 @@ def product_schedules(
     for t in found:
         count = -(-m // t.m) * -(-n // t.n) * known.get("batch", 1)
         fewest = t.k * (_FEWEST_EXACT if exact else _FEWEST_STEPS)
-        splits = min(H100_MULTIPROCESSORS // count, k // fewest, 16) if count else 1
+        splits = min(machine.H100_MULTIPROCESSORS // count, k // fewest, 16) if count else 1
         if splits > 1:
             out.append(replace(t, splits=1 << (splits.bit_length() - 1)))
         elif describable and t.m >= 64 and len({(x.m, x.n) for x in out if x.described}) < _MOST_DESCRIBED:
             programs = target.multiprocessors  # of the persistent form
-            fewer = stages(t, t.stages, room - GPU_BARRIER_BYTES - t.m * t.n * staged)
+            fewer = stages(t, t.stages, room - machine.GPU_BARRIER_BYTES - t.m * t.n * staged)
             if not batched and 0 < programs < count and fewer >= _FEWEST_STAGES:
                 out.append(replace(t, described=True, programs=programs, stages=fewer))
-            out.append(replace(t, described=True, stages=stages(t, t.stages + 1, room - GPU_BARRIER_BYTES)))
+            out.append(replace(t, described=True, stages=stages(t, t.stages + 1, room - machine.GPU_BARRIER_BYTES)))
         out.append(t)
     if exact and turned and dtype.size == 4:
         straight = [replace(t, straight=True) for t in out[:_MOST_STRAIGHT]]
@@ -273,9 +264,9 @@ def can_describe(target: Target, dtype: DType, transposed: tuple[bool, bool], kn
 def _waste(t: GpuProductSchedule, m: int, n: int) -> float:
     """How much more work whole tiles, on whole waves of processors, are than the product."""
     high, wide = -(-m // t.m), -(-n // t.n)
-    waves = -(-high * wide // H100_MULTIPROCESSORS)
+    waves = -(-high * wide // machine.H100_MULTIPROCESSORS)
     per_load = t.m * t.n / (t.m + t.n)  # products for each number that is loaded
-    return waves * H100_MULTIPROCESSORS * t.m * t.n * (1 + 64 / per_load)
+    return waves * machine.H100_MULTIPROCESSORS * t.m * t.n * (1 + 64 / per_load)
 
 
 # --- convolutions ----------------------------------------------------------------------------------------------------
@@ -303,7 +294,7 @@ def filter_schedules(dtype: DType, taps: int, known: Mapping[str, int]) -> list[
     out = []
     for t in convolution_schedules(dtype, known, "filters"):
         count = -(-high // t.m) * -(-wide // t.n)
-        splits = max(1, min(2 * H100_MULTIPROCESSORS // count, positions // (4 * t.k), 64))
+        splits = max(1, min(2 * machine.H100_MULTIPROCESSORS // count, positions // (4 * t.k), 64))
         out.append(replace(t, splits=1 << (splits.bit_length() - 1)))
     return list(dict.fromkeys(out))
 

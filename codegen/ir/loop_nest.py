@@ -27,12 +27,17 @@ from typing import Any
 
 from ...graph.core.dtypes import NUMBERS, DType, bool_, float32
 
+FLOAT32_ONLY = frozenset(("sin", "cos", "tan", "pow", "erfc", "lgamma"))
+"""Functions that have no form for float64."""
+COSTLY = FLOAT32_ONLY | {
+    *("exp", "expm1", "log", "log1p", "tanh", "erf", "sinh", "cosh", "asinh", "acosh", "atanh", "asin", "acos", "atan")
+}
+"""What is kept rather than computed again: each costs about as much as ten additions."""
+
 # Operations on one number, by how many they take. Their meaning is NumPy's.
-UNARY = frozenset(
-    ("neg", "abs", "sign", "floor", "ceil", "round", "trunc", "sqrt", "exp", "expm1", "log", "log1p", "tanh", "erf",
-     "sinh", "cosh", "asinh", "acosh", "atanh", "asin", "acos", "atan", "sin", "cos", "tan", "erfc", "lgamma",
-     "isnan", "isinf", "isfinite", "not", "invert", "cast")
-)  # fmt: skip
+UNARY = (COSTLY - {"pow"}) | {
+    *("neg", "abs", "sign", "floor", "ceil", "round", "trunc", "sqrt", "isnan", "isinf", "isfinite", "not", "invert", "cast")
+}  # fmt: skip
 BINARY = frozenset(
     ("add", "sub", "mul", "div", "pow", "minimum", "maximum", "lt", "le", "gt", "ge", "eq", "ne", "and", "or", "xor",
      "bitand", "bitor", "bitxor", "shl", "shr")
@@ -43,12 +48,6 @@ READS = frozenset(["load", "gather"])
 SET, ADD, MAX = "set", "add", "max"
 """What a store does with what is there."""
 REDUCTIONS = frozenset(["sum", "prod", "max", "min", "any", "all"])
-FLOAT32_ONLY = frozenset(("sin", "cos", "tan", "pow", "erfc", "lgamma"))
-"""Functions that have no form for float64."""
-COSTLY = FLOAT32_ONLY | {
-    *("exp", "expm1", "log", "log1p", "tanh", "erf", "sinh", "cosh", "asinh", "acosh", "atanh", "asin", "acos", "atan")
-}
-"""What is kept rather than computed again: each costs about as much as ten additions."""
 
 
 def identity_of(kind: str, dtype: DType) -> bool | int | float:

@@ -26,20 +26,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ....graph.core.dtypes import DType, float32, float64, int32, int64, uint32, uint64
-from ...fusion.table_loops import (
-    MOST_COORDINATES,
-    added,
-    added_to_owners,
-    claim,
-    converted,
-    filled,
-    forget,
-    kept_in,
-    picked,
-    picked_inside,
-    put_by_owners,
-    rows_of,
-)
+from ...fusion import table_loops
 from ...ir.loop_nest import LoopNest
 from ...ir.schedule import GpuSchedule
 from ...target import GPU_BLOCK_ELEMENTS
@@ -89,8 +76,8 @@ def gather(dtype: DType, index: DType, sizes: Mapping[str, int]) -> tuple[Routin
     inputs, tables = ("in0", "in1"), {"in0": "rows"}
     if sizes["batch"] == sizes["before"] == 1:
         names = Names(inputs, ("out0",), ("count", "after"), tables={"in0": "length"})
-        return candidates(picked(dtype, index), names, (sizes["count"], sizes["after"]))
-    loops = picked_inside(dtype, index, sizes["batch"] > 1)
+        return candidates(table_loops.picked(dtype, index), names, (sizes["count"], sizes["after"]))
+    loops = table_loops.picked_inside(dtype, index, sizes["batch"] > 1)
     axes = [n for n in ("batch", "before", "count", "after") if n != "batch" or sizes["batch"] > 1]
     return candidates(loops, Names(inputs, ("out0",), tuple(axes), tables=tables), [sizes[n] for n in axes])
 
@@ -98,7 +85,7 @@ def gather(dtype: DType, index: DType, sizes: Mapping[str, int]) -> tuple[Routin
 def gather_nd(dtype: DType, index: DType, depth: int, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
     """Ways to pick slices by coordinates of `depth` numbers. A launch gives `launch_sizes`, of which `sizes` are some."""
     names = Names(("in0", "in1"), ("out0",), ("count", "after"), tables={"in0": "rows", "in1": "numbers"})
-    return candidates(picked(dtype, index, depth), names, (sizes["count"], sizes["after"]))
+    return candidates(table_loops.picked(dtype, index, depth), names, (sizes["count"], sizes["after"]))
 
 
 def scatter(
@@ -134,29 +121,29 @@ def scatter(
     space = sizes["count"], sizes["after"]
     axes = ("count", "after")
     tables = {out: "rows", "scratch0": "rows", "scratch1": "rows", coordinates: "numbers"}
-    kept = kept_in(dtype)
+    kept = table_loops.kept_in(dtype)
     if kind in ("add", "sub") and (dtype in ADDED or (begin == "cleared" and kept in ADDED)):
         to = out if kept is dtype else "scratch0"
-        loops = added(dtype, index, depth, negative=kind == "sub", single=single)
+        loops = table_loops.added(dtype, index, depth, negative=kind == "sub", single=single)
         sums = launches(loops, Names((updates, coordinates), (to,), axes, tables=tables), space)
         parts = [*_beginning(begin, kept, sizes, to), sums]
         if kept is dtype:
             return one_after_another(parts)
         rounded = Names((to,), (out,), ("elements",))
-        parts.append(launches(converted(kept, dtype), rounded, (sizes["rows"] * sizes["after"],))[:1])
+        parts.append(launches(table_loops.converted(kept, dtype), rounded, (sizes["rows"] * sizes["after"],))[:1])
         return one_after_another(parts, [Scratch(to, triton_type(kept.name), (Count(("rows",)), Count(("after",))))])
     edge = {"max": dtype.min, "min": dtype.max}.get(kind, 1) if begin == "empty" else 0
     begun = _beginning(begin, dtype, sizes, value=float(edge) if dtype.is_floating else int(edge))
     if kind == "update":
         owning, scratch = owners(index, depth, coordinates, sizes)
-        loops = put_by_owners(dtype, index, depth, single=single)
+        loops = table_loops.put_by_owners(dtype, index, depth, single=single)
         last = Names((updates, coordinates, "scratch0"), ("out0",), axes, tables=tables)
         return one_after_another([*begun, *owning, launches(loops, last, space)], scratch)
     parts = begun
     scratch = []
     if depth > 1:
         flat = Names((coordinates,), ("scratch2",), ("count",), tables=tables)
-        parts = [*parts, launches(rows_of(index, depth), flat, space[:1])[:1]]
+        parts = [*parts, launches(table_loops.rows_of(index, depth), flat, space[:1])[:1]]
         scratch.append(Scratch("scratch2", "i64", (Count(("count",)),)))
         index, coordinates = int64, "scratch2"
     owning, noted = owners(index, 1, coordinates, sizes, counted=True)
@@ -182,13 +169,13 @@ def sparse_update(
         dtype: of the gradient. index: of the indices.
         sizes: `launch_sizes`; the ways are right for any others, too.
     """
-    kept, indices = kept_in(dtype), f"in{gradient + 1}"
+    kept, indices = table_loops.kept_in(dtype), f"in{gradient + 1}"
     space, axes = (sizes["count"], sizes["after"]), ("count", "after")
     tables = {"scratch0": "rows", "scratch1": "count", indices: "numbers"}
     owning, notes = owners(index, 1, indices, sizes)
-    cleared = launches(filled(kept), Names((), ("scratch1",), ("updated",)), (space[0] * space[1],))[:1]
+    cleared = launches(table_loops.filled(kept), Names((), ("scratch1",), ("updated",)), (space[0] * space[1],))[:1]
     sums = Names((f"in{gradient}", indices, "scratch0"), ("scratch1",), axes, tables=tables)
-    summed = launches(added_to_owners(dtype, index), sums, space)
+    summed = launches(table_loops.added_to_owners(dtype, index), sums, space)
     inputs = [f"in{i}" for i in range(len(loops.loads) - 1) if i != gradient + 1] + [indices]  # as the loops have them
     inputs[gradient] = "scratch1"
     outputs = tuple(f"out{i}" for i in range(places))
@@ -219,7 +206,7 @@ def check_scatter(kind: str, dtype: DType, depth: int = 1) -> None:
     address(dtype)
     if kind not in _COMBINED and kind != "update":
         raise ValueError(f"no scatter is of the kind {kind!r}")
-    if not 1 <= depth <= MOST_COORDINATES or dtype.name == "bool" and kind != "update":
+    if not 1 <= depth <= table_loops.MOST_COORDINATES or dtype.name == "bool" and kind != "update":
         raise ValueError(f"no kernel scatters {dtype.name} at coordinates of {depth} numbers")
     if kind == "div" and not dtype.is_floating:
         raise ValueError(f"elements of {dtype.name} are not divided")
@@ -235,7 +222,7 @@ def owners(
     names = Names((coordinates,), notes, ("count",), tables=tables)
     ways = [
         launches(make_loops(index, depth, counted=counted), names, (sizes["count"],))[:1]
-        for make_loops in (forget, claim)
+        for make_loops in (table_loops.forget, table_loops.claim)
     ]
     return ways, [Scratch(note, "i32", (Count(("rows",)),)) for note in notes]
 
@@ -246,7 +233,7 @@ def _beginning(
     """The kernel that makes what rows are put into."""
     if begin == "there":
         return []
-    loops = converted(dtype, dtype) if begin == "copied" else filled(dtype, value)
+    loops = table_loops.converted(dtype, dtype) if begin == "copied" else table_loops.filled(dtype, value)
     # The whole array is one axis to this kernel, whose size is a product.
     names = Names(("in0",) if begin == "copied" else (), (out,), ("elements",))
     return [launches(loops, names, (sizes["rows"] * sizes["after"],))[:1]]

@@ -246,11 +246,11 @@ def facts_of(image: bytes, entry: str) -> ImageFacts:
         if kind == _KPARAM_INFO:
             _, ordinal, offset, flags = struct.unpack("<IHHI", body)
             parameters[ordinal] = (offset, flags >> 18)
-    # Each of these is of one function: its symbol, and the number.
-    of_all = [(kind, struct.unpack("<II", body)[1]) for kind, body in _attributes(sections.get(".nv.info", b""))
-              if kind in (_REGCOUNT, _FRAME_SIZE)]  # fmt: skip
-    registers, stack = (max((n for k, n in of_all if k == kind), default=0) for kind in (_REGCOUNT, _FRAME_SIZE))
-    return ImageFacts(tuple(parameters[i] for i in sorted(parameters)), registers, stack)
+    most = {_REGCOUNT: 0, _FRAME_SIZE: 0}
+    for kind, body in _attributes(sections.get(".nv.info", b"")):
+        if kind in most:  # of one function: its symbol, and the number
+            most[kind] = max(most[kind], struct.unpack("<II", body)[1])
+    return ImageFacts(tuple(parameters[i] for i in sorted(parameters)), most[_REGCOUNT], most[_FRAME_SIZE])
 
 
 def _sections(image: bytes) -> Iterator[tuple[str, bytes]]:
