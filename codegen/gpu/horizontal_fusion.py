@@ -163,9 +163,8 @@ class MultiTensorUpdate(GpuKernel):
 
     def __init__(self, gpu: GpuContext, updates: Sequence[OptimizerUpdate]) -> None:
         tensors = [t for u in updates for t in u.node.inputs]
-        super().__init__(
-            gpu, updates[-1].label, tensors, Template(len(tensors), lambda shapes, others: None), self._one_by_one
-        )
+        nothing = Template(len(tensors), lambda shapes, others: None)
+        super().__init__(gpu, updates[-1].label, tensors, nothing, self._one_by_one)
         self.updates = tuple(updates)
         self.loops, self.places, self.gradient = updates[0].loops, updates[0].places, updates[0].gradient
         self.own = len(updates[0].node.inputs)

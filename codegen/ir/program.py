@@ -444,9 +444,8 @@ def _line(step: Call | Send | Recv | Read) -> str:
         inputs = ", ".join(f"s{i}" for i in step.inputs)
         text = f"{outputs} = {step.op}({inputs})  # {step.node}"
     elif isinstance(step, Send):
-        text = (
-            f"send {f's{step.slot}' if step.slot >= 0 else 'control'} -> channel {step.channel} to {step.destination}"
-        )
+        what = f"s{step.slot}" if step.slot >= 0 else "control"
+        text = f"send {what} -> channel {step.channel} to {step.destination}"
     elif isinstance(step, Read):
         names = ", ".join(f"{r.posted.name} of {r.source}" for r in step.receives if r.posted is not None)
         return f"{', '.join(f's{i}' for i in step.slots)} = read {names}"

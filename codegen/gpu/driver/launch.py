@@ -131,9 +131,8 @@ class LoadedRoutine:
             grid = launch.grid.of(sizes)
             for p in kernel.binary.parameters:
                 if p.divisible and not p.is_address and sizes[p.name] % 16:
-                    raise NotSuitableError(
-                        f"{kernel.binary.entry} wants a multiple of 16 for {p.name}, not {sizes[p.name]}"
-                    )
+                    text = f"{kernel.binary.entry} wants a multiple of 16 for {p.name}, not {sizes[p.name]}"
+                    raise NotSuitableError(text)
             if all(grid):
                 launches.append((kernel, grid, [at[p.name] for p in kernel.binary.parameters]))
         self._launches = tuple(launches)

@@ -221,9 +221,8 @@ class NcclLink:
             raise _StoppedError
         state = int(nccl.comm_get_async_error(self._communicator))
         if state not in (0, IN_PROGRESS):
-            raise UnavailableError.of(
-                f"NCCL failed: {nccl.get_error_string(state)}: {nccl.get_last_error(self._communicator)}"
-            )
+            last = nccl.get_last_error(self._communicator)
+            raise UnavailableError.of(f"NCCL failed: {nccl.get_error_string(state)}: {last}")
         return state
 
     def _part(self) -> None:
