@@ -165,9 +165,9 @@ def gpu_passes(backend: CudaBackend) -> tuple[Pass, ...]:
         Pass("counter-based random numbers", _on_graph(functionalize_random)),
         Pass("fusion", fusion),
         Pass("epilogue fusion", epilogues),
-        *_lowering(backend),
-        Pass("transfers", _on_program(transfers), True),
-        Pass("horizontal fusion", _on_program(horizontal)),
+        *_lowering(
+            backend, Pass("transfers", _on_program(transfers), True), Pass("horizontal fusion", _on_program(horizontal))
+        ),
         Pass("CUDA graphs", _on_program(graphs), True),
         *_ending(backend),
     )
@@ -258,8 +258,8 @@ def _on_program(change: Callable[[Program, Compilation], Program]) -> Callable[[
     return run
 
 
-def _lowering(backend: Backend) -> tuple[Pass, ...]:
-    """Lower nodes to instructions, and these to a program."""
+def _lowering(backend: Backend, *before: Pass) -> tuple[Pass, ...]:
+    """Lower nodes to instructions, and say where slots are free, after the passes `before`, which add and move instructions."""
 
     def lowering(c: Compilation) -> None:
         c.program = lower(c.graph, c.steps, backend, c.reader_of)
@@ -267,6 +267,7 @@ def _lowering(backend: Backend) -> tuple[Pass, ...]:
     return (
         Pass("lowering", lowering),
         Pass("saves in chunks", _on_program(lambda program, c: read_saved_in_chunks(program))),
+        *before,
         Pass("liveness", _on_program(lambda program, c: free_dead_slots(program))),
     )
 

@@ -46,7 +46,10 @@ _WITHOUT_WORK = PASSED_ON | {"NoOp"}
 
 
 def fuse_updates(program: Program, context_of: ContextOf) -> Program:
-    """The program with small updates fused into one launch, inside loops too. `context_of` tells the containers of variables."""
+    """The program, which frees no slot yet, with small updates fused into one launch, inside loops too.
+
+    `context_of` tells the containers of variables.
+    """
     return replace(program, instructions=tuple(_joined(program.instructions, context_of)))
 
 
@@ -68,7 +71,6 @@ class _Gathering:
         out: the instructions so far.
         pending: the updates. rule: what they have in common. needed: slots that they read.
         changed: the variables that they change. made: slots that they set.
-        frees: slots that other calls would have freed, and that the pending updates read.
         variables: for each slot with a variable's handle, which variable it is.
     """
 
@@ -79,27 +81,19 @@ class _Gathering:
     needed: set[int] = field(default_factory=set)
     changed: set[Any] = field(default_factory=set)
     made: set[int] = field(default_factory=set)
-    frees: dict[int, None] = field(default_factory=dict)
     variables: dict[int, Any] = field(default_factory=dict)
 
     def add(self, step: Instruction) -> None:
         if isinstance(step, Call) and isinstance(step.work, Work) and step.work.family == UPDATES:
             self.update(step, step.work)
             return
-        if isinstance(step, Call) and self.may_pass(step):
-            self.pass_by(step)
-        else:
+        if not (isinstance(step, Call) and self.may_pass(step)):
             self.emit()
-            self.out.append(step)
+        self.out.append(step)
         if isinstance(step, Call) and step.op in HANDLES and isinstance(step.work, Work):
             (node,) = step.work.nodes
             name = str(node.attrs.get("shared_name") or node.name)
             self.variables[step.outputs[0]] = self.context_of(node).container, name
-
-    def pass_by(self, call: Call) -> None:
-        """Emit a call before the pending updates, which free what they still need."""
-        self.frees.update(dict.fromkeys(s for s in call.frees if s in self.needed))
-        self.out.append(replace(call, frees=tuple(s for s in call.frees if s not in self.needed)))
 
     def may_pass(self, call: Call) -> bool:
         """Whether a call may run before the pending updates."""
@@ -126,7 +120,7 @@ class _Gathering:
         if clashes or (not is_large and (rule != self.rule or len(self.pending) == MOST)):
             self.emit()
         if not known or is_large:
-            self.pass_by(call)
+            self.out.append(call)
             return
         self.rule = rule
         self.pending.append(call)
@@ -136,22 +130,18 @@ class _Gathering:
 
     def emit(self) -> None:
         """Appends the pending updates as one call."""
-        pending, frees = self.pending, self.frees
-        self.pending, self.frees, self.rule = [], {}, None
+        pending, self.pending, self.rule = self.pending, [], None
         self.needed, self.changed, self.made = set(), set(), set()
-        if not pending:
+        if len(pending) < 2:
+            self.out += pending
             return
-        frees.update(dict.fromkeys(s for c in pending for s in c.frees))
         last = pending[-1]
-        if len(pending) == 1:
-            self.out.append(replace(last, frees=tuple(frees)))
-            return
         inputs = tuple(slot for c in pending for slot in c.inputs)
         outputs = tuple(slot for c in pending for slot in c.outputs)
         fused = Updates(tuple([c.work for c in pending if isinstance(c.work, Work)]))
         names = tuple(name for c in pending for name in c.nodes or (c.node,))
         op = f"{len(pending)} x {last.op}"
-        self.out.append(Call(fused, inputs, outputs, tuple(frees), last.node, op, last.origin, names))
+        self.out.append(Call(fused, inputs, outputs, (), last.node, op, last.origin, names))
 
 
 class MultiTensorUpdate(GpuKernel):

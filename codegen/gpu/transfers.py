@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ...graph.core.source_location import UNKNOWN
@@ -32,43 +33,37 @@ _WITHOUT_WORK = HANDLES | {"Identity"}
 
 
 def to_host(value: Any) -> Any:
-    """A value in host memory, as soon as it is there; of a variable's handle, which can be fetched, the variable's value."""
+    """A value in host memory, as soon as it is there; of a variable's handle, which can be fetched, the variable's value.
+
+    Of an array that is lent, what reads it, as soon as it is complete.
+    """
     if type(value) is VariableState:
         value = value.read()
     if type(value) is HostCopy:  # the copy has been started
         return value.result()
+    if type(value) is Outgoing:
+        return value.wait()
     return value.device.to_host(value) if type(value) is DeviceArray else value
 
 
-def start_to_host(value: Any) -> Any:
-    """Starts the copy of a value to host memory."""
+def start(value: Any, destination: str, lends: Lends | None) -> Any:
+    """Lends a large array to the process of another GPU, if that process reads this one's memory; else starts its copy to the host."""
     if type(value) is VariableState:
         value = value.read()
-    return value.device.coming_to_host(value) if type(value) is DeviceArray and value.nbytes else to_host(value)
+    if type(value) is not DeviceArray or not value.nbytes:
+        return to_host(value)
+    is_lent = lends is not None and value.nbytes >= LEAST_BYTES and "/device:GPU:" in destination and lends(destination)
+    return (outgoing(value, destination) if is_lent else None) or value.device.coming_to_host(value)
 
 
-def start_or_lend(value: Any, destination: str, lends: Lends) -> Any:
-    """Lends a large array to the process of another GPU, if that process reads this one's memory; else starts its copy to the host."""
-    if type(value) is DeviceArray and value.nbytes >= LEAST_BYTES and lends(destination):
-        lent = outgoing(value, destination)
-        if lent is not None:
-            return lent
-    return start_to_host(value)
-
-
-def wait_for_host(value: Any) -> Any:
-    """Waits for a copy to host memory, or until a lent array is complete."""
-    return value.wait() if type(value) is Outgoing else to_host(value)
-
-
-TO_HOST, _START, _WAIT = Builtin(to_host), Builtin(start_to_host), Builtin(wait_for_host)
+TO_HOST = Builtin(to_host)
 
 
 def insert_transfers(program: Program, device: Device, peers: frozenset[str], lends: Lends | None = None) -> Program:
     """The program with a step for each transfer.
 
     Args:
-        program: as it was lowered.
+        program: as it was lowered; no slot is freed yet.
         device: the GPU that runs it.
         peers: names of devices that take tensors in GPU memory.
         lends: which GPUs of other tasks read this one's memory; None: none.
@@ -82,14 +77,8 @@ def insert_transfers(program: Program, device: Device, peers: frozenset[str], le
     def arrive(slot: int, what: str) -> Call:
         return Call(Builtin(lambda value: received(device, value)), (slot,), (slot,), (), what, TO_DEVICE, UNKNOWN)
 
-    def leave(slot: int, out: int, what: str, work: Builtin = TO_HOST, frees: tuple[int, ...] = ()) -> Call:
-        return Call(work, (slot,), (out,), frees, what, "ToHost", UNKNOWN)
-
-    def start(destination: str) -> Builtin:
-        """What starts a send to a device."""
-        if lends is None or "/device:GPU:" not in destination:
-            return _START
-        return Builtin(lambda value: start_or_lend(value, destination, lends))
+    def leave(slot: int, out: int, what: str, work: Builtin = TO_HOST, op: str = "ToHost") -> Call:
+        return Call(work, (slot,), (out,), (), what, op, UNKNOWN)
 
     def inside(instructions: Iterable[Instruction]) -> list[Instruction]:
         out: list[Instruction] = []
@@ -98,11 +87,9 @@ def insert_transfers(program: Program, device: Device, peers: frozenset[str], le
             if isinstance(step, Send) and step.slot >= 0 and step.destination not in peers:
                 coming, there = new_slot(), new_slot()
                 what = f"to {step.destination}"
-                out += [*waiting, leave(step.slot, coming, what, start(step.destination), step.frees)]
-                waiting = [
-                    Call(_WAIT, (coming,), (there,), (coming,), what, "HasCome", UNKNOWN),
-                    replace(step, slot=there, frees=(there,)),
-                ]
+                begins = Builtin(partial(start, destination=step.destination, lends=lends))
+                out += [*waiting, leave(step.slot, coming, what, begins)]
+                waiting = [leave(coming, there, what, op="HasCome"), replace(step, slot=there)]
                 continue
             if not (isinstance(step, Call) and (family_of(step) in WITHOUT_WAITING or step.op in _WITHOUT_WORK)):
                 out += waiting
