@@ -22,7 +22,7 @@ from typing import Any
 
 from ...graph.core.dtypes import FLOAT8, bfloat16, float16, float32
 from ...graph.core.graph import Node, Tensor
-from ..ir.fused_kernel import FusedKernel, inputs_of
+from ..ir.fused_kernel import FusedKernel, KernelSizes, inputs_of
 from ..ir.loop_nest import COSTLY, LoopNest, Store, TileLoops, Value
 from ..ir.nodes import transposed
 from ..ir.partition import BeginLoop, EndLoop, LeaveUnless, PartitionGraph, PartitionStep, RecvTensor
@@ -55,9 +55,9 @@ class Edge:
         """The kernel's inputs other than its tile."""
         return self.kernel.inputs[: self.tile] + self.kernel.inputs[self.tile + 1 :]
 
-    def given(self, tile: Any, beside: Sequence[Any]) -> list[Any]:
-        """The kernel's inputs in its own order, from those of the template."""
-        return [*beside[: self.tile], tile, *beside[self.tile :]]
+    def sized(self, tile: Any, beside: Sequence[Any], told: Sequence[Any]) -> KernelSizes | None:
+        """The kernel's sizes for these shapes, and values of its `shapes`; None when they are not as fusion assumed."""
+        return self.kernel.sized([*beside[: self.tile], tile, *beside[self.tile :]], told)
 
 
 @dataclass(frozen=True, slots=True)

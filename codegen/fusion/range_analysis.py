@@ -22,18 +22,18 @@ _SPREAD_NAN_ALONG = frozenset(("sum", "prod"))
 def is_below_zero(loops: LoopNest, number: int) -> bool:
     """Whether a value is at most 0 or NaN, because it is an element minus the maximum of its row."""
     v = loops.values[number]
-    return v.op == "sub" and _is_largest_of(loops, v.args[1], v.args[0])
+    return v.op == "sub" and _reduces(loops, v.args[1], "max", v.args[0])
 
 
 def is_part(loops: LoopNest, v: Value) -> bool:
     """Whether a quotient is an exponential over its row's sum, as in a softmax: from 0 to 1, with one divisor per row."""
-    part, total = (loops.values[a] for a in v.args)
-    return part.op == "exp" and total.op == "reduce" and total.data == "sum" and total.args[0] == v.args[0]
+    part, total = v.args
+    return loops.values[part].op == "exp" and _reduces(loops, total, "sum", part)
 
 
-def _is_largest_of(loops: LoopNest, number: int, what: int) -> bool:
+def _reduces(loops: LoopNest, number: int, kind: str, what: int) -> bool:
     v = loops.values[number]
-    return v.op == "reduce" and v.data == "max" and v.args[0] == what
+    return v.op == "reduce" and v.data == kind and v.args[0] == what
 
 
 def passes_over_nan(loops: LoopNest, number: int) -> bool:
@@ -105,14 +105,14 @@ def pairs_of(loops: LoopNest, *, whole: bool = True) -> dict[int, Pair]:
         pair = None
         if argument.op == "exp" and values[argument.args[0]].op == "sub":
             of, first = values[argument.args[0]].args
-            if values[first].op == "reduce" and values[first].data == "max" and values[first].args == (of,):
+            if _reduces(loops, first, "max", of):
                 pair = Pair(SOFTMAX, first, second, of)
         elif argument.op == "mul" and argument.args[0] == argument.args[1] and values[argument.args[0]].op == "sub":
             of, mean = values[argument.args[0]].args
             if values[mean].op == "div":
                 first, count = values[mean].args
-                is_sum = values[first].op == "reduce" and values[first].data == "sum" and values[first].args == (of,)
-                if is_sum and values[count].op == "count" and _users(loops, first, whole) == [mean]:
+                is_mean = _reduces(loops, first, "sum", of) and values[count].op == "count"
+                if is_mean and _users(loops, first, whole) == [mean]:
                     pair = Pair(VARIANCE, first, second, of, mean)
         if pair is not None and pair.first not in out and values[pair.first].axes == v.axes:
             out[pair.first] = pair

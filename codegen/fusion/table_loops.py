@@ -201,8 +201,6 @@ def added_to_owners(dtype: DType, index: DType) -> LoopNest:
 
 PIECE = 8192  # elements
 
-_math = SymbolicMath()
-
 
 def first_extreme(kind: str, x: Symbol, position: Symbol, index: DType) -> Symbol:
     """The first position along the reduced axis of the `max` or `min` of x, or of a NaN."""

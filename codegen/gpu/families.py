@@ -20,12 +20,12 @@ import numpy as np
 
 from ...graph.core.dtypes import FLOATS
 from ...graph.core.gpu_models import MATRIX_OPS
-from ...graph.core.graph import Node, Tensor
+from ...graph.core.graph import Node
 from ...graph.core.opdef import Trait
 from ...graph.core.shape import element_count
-from ..fusion.epilogue import Edge, EpilogueKernel
+from ..fusion.epilogue import EpilogueKernel
 from ..fusion.optimizer_loops import update_of
-from ..ir.fused_kernel import FusedKernel, KernelSizes
+from ..ir.fused_kernel import FusedKernel
 from ..ir.loop_nest import TileLoops
 from ..ir.nodes import PASSED_ON, PRODUCTS
 from ..ir.program import REFERENCE, Call, Updates, Work
@@ -62,7 +62,8 @@ def choose(step: Node | FusedKernel, target: Target, tf32: bool) -> Work:
     if isinstance(step, EpilogueKernel):
         template = with_edges(step, target, tf32)
         return Work(step, PARTS if template is None else TEMPLATES, template)
-    stays_with_host = not _may_live_on_device((*step.inputs, *step.outputs))
+    tensors = (*step.inputs, *step.outputs)  # a kernel of which none may live on the GPU runs on the host
+    stays_with_host = not any(lives_on_device(t.dtype.base, element_count(t.dims)) for t in tensors)
     if isinstance(step, FusedKernel):
         return Work(step, HOST_VALUES if stays_with_host else LOOPS)
     op = step.opdef
@@ -159,7 +160,7 @@ def with_edges(group: EpilogueKernel, target: Target, tf32: bool) -> Template | 
         operands, beside = group.parts_of_inputs(shapes)
         looked, new_shape, told = group.parts_of_shapes(others)
         for edge, tile, *rest in zip(group.edges[:2], operands, beside, told, strict=False):
-            if edge is not None and _sized(edge, tile, *rest) is None:
+            if edge is not None and edge.sized(tile, *rest) is None:
                 return None
         try:
             choice = anchor.choose(operands, looked)
@@ -176,18 +177,13 @@ def with_edges(group: EpilogueKernel, target: Target, tf32: bool) -> Template | 
         outputs: Sequence[tuple[Shape, np.dtype[Any]]] = [(shape, dtype)]
         behind = group.edges[2]
         if behind is not None:
-            sized = _sized(behind, shape, beside[2], told[2])
+            sized = behind.sized(shape, beside[2], told[2])
             if sized is None:
                 return None
             outputs = sized.outputs
         return Choice(choice.candidates, choice.sizes, outputs)
 
     return Template(len(group.inputs), choose)
-
-
-def _sized(edge: Edge, tile: Shape, beside: Sequence[Shape], told: Sequence[Any]) -> KernelSizes | None:
-    """Sizes of a kernel's axes and outputs; None when they are not as fusion assumed."""
-    return edge.kernel.sized(edge.given(tile, beside), told)
 
 
 def reshaped(shape: Shape, new_shape: Sequence[int]) -> Shape | None:
@@ -198,8 +194,3 @@ def reshaped(shape: Shape, new_shape: Sequence[int]) -> Shape | None:
     except ValueError:
         return None
     return made if made[-1:] == shape[-1:] else None
-
-
-def _may_live_on_device(tensors: Sequence[Tensor]) -> bool:
-    """Whether some of them do: a kernel of others runs on the host."""
-    return any(lives_on_device(t.dtype.base, element_count(t.dims)) for t in tensors)

@@ -407,17 +407,9 @@ def _lines(step: Instruction) -> list[str]:
     if isinstance(step, Loop):
         starts = ", ".join(f"s{to} = s{start}" for start, to in step.starts)
         nexts = ", ".join(f"s{to} = s{following}" for following, to in step.nexts)
-        head = [f"    {line}" for inner in step.head for line in _lines(inner)]
-        body = [f"    {line}" for inner in step.body for line in _lines(inner)]
-        last = f"  again: {nexts or '-'}" + _freed(step.lost)
-        return [
-            f"loop {step.name}: {starts or '-'}",
-            *head,
-            f"  while s{step.test}",
-            *body,
-            last,
-            "end" + _freed(step.frees),
-        ]
+        head, body = ([f"    {line}" for inner in of for line in _lines(inner)] for of in (step.head, step.body))
+        first, last = f"loop {step.name}: {starts or '-'}", f"  again: {nexts or '-'}" + _freed(step.lost)
+        return [first, *head, f"  while s{step.test}", *body, last, "end" + _freed(step.frees)]
     if isinstance(step, Predicated):
         token = f" (token s{step.token})" if step.token >= 0 else ""
         waits = {Wait: "wait for ", Begin: "begin ", Await: "await "}.get(type(step), "")

@@ -129,8 +129,8 @@ def _launch(
 def _in_steps(loops: LoopNest, names: Names, facts: Specialisation) -> Routine:
     """Few and long rows: cut into pieces."""
     steps = _Steps(loops, names, facts)
-    for stage in range(max(steps.stages)):
-        steps.reduce(stage)
+    for each in loops.passes():
+        steps.reduce(each.reductions)
     steps.finish()
     return Routine(tuple(steps.launches), tuple(steps.scratch))
 
@@ -143,7 +143,10 @@ class _Steps:
         self.names = names
         self.facts = facts
         self.sides = sides_of(loops)
-        self.stages = loops.stages()
+        behind = (loops.behind([s.value]) for s in loops.stores)
+        self.behind = [
+            {i for i in of if loops.values[i].op == "reduce"} for of in behind
+        ]  # reductions behind each output
         self.kept = tuple(names.sizes[a] for a in self.sides.y)
         self.pairs = pairs_of(loops)
         self.stored: set[int] = set()  # outputs that are done
@@ -153,10 +156,9 @@ class _Steps:
         stored = [loops.values[s.value].dtype for s in loops.stores]
         self.types = {name: triton_type(t.name) for name, t in zip(names.outputs, stored, strict=True)}
 
-    def reduce(self, stage: int) -> None:
-        """The reductions that can be made after so many: totals of pieces, and the reduction of the totals."""
+    def reduce(self, found: Sequence[int]) -> None:
+        """The reductions of a pass: totals of pieces, and the reduction of the totals."""
         loops, facts = self.loops, self.facts
-        found = [i for i, v in enumerate(loops.values) if v.op == "reduce" and self.stages[i] == stage + 1]
         late = {p.second for p in self.pairs.values()}
         first = [r for r in found if r not in late]
         if not first:
@@ -169,7 +171,7 @@ class _Steps:
         # The second of a pair is made with the first.
         reductions = sorted([*first, *(self.pairs[r].second for r in first if r in self.pairs)])
         # Outputs that are known while the pieces are read are stored then, without a second read.
-        along = [i for i in self.left(full=True) if self.stages[loops.stores[i].value] <= stage]
+        along = self.left({*self.given}, full=True)
         stores = [Store(r, loops.values[r].axes) for r in reductions]
         part, names = self.part(stores, [t for r in first for t in totals[r]], along)
         self.launches.append(_launch(part, piece_schedule(part, facts), names, facts, self.types))
@@ -177,27 +179,22 @@ class _Steps:
         # The totals' reduction: over the kept axes, reducing one of pieces.
         done = {r: self.new_scratch(r) for r in reductions}
         known = {*self.given, *reductions}
-        ready = [i for i in self.left(full=False) if self.behind(loops.stores[i].value) <= known]
-        ready = [i for i in ready if self.stages[loops.stores[i].value]]
+        ready = [i for i in self.left(known, full=False) if self.behind[i]]
         stores = [Store(r, loops.kept_axes) for r in reductions]
         summary, names = self.part(stores, list(done.values()), ready, totals)
         of_kept = replace(facts, divisible=(*(facts.divisible[a] for a in self.sides.y), True), exact=True)
         self.launches.append(_launch(summary, totals_schedule(summary, facts), names, of_kept, self.types))
         self.given |= done
 
-    def left(self, *, full: bool) -> list[int]:
-        """The outputs that are not done and have the reduced axes (`full`), or do not."""
+    def left(self, known: set[int], *, full: bool) -> list[int]:
+        """The outputs that are not done, are made from these reductions, and have the reduced axes (`full`), or do not."""
         has_reduced = [any(a in self.sides.x for a in s.axes) for s in self.loops.stores]
-        return [i for i, has in enumerate(has_reduced) if has == full and i not in self.stored]
-
-    def behind(self, value: int) -> set[int]:
-        """The reductions that a value is made from."""
-        return {i for i in self.loops.behind([value]) if self.loops.values[i].op == "reduce"}
+        ready = [i for i, of in enumerate(self.behind) if of <= known and i not in self.stored]
+        return [i for i in ready if has_reduced[i] == full]
 
     def finish(self) -> None:
         """The outputs that have all axes, and those that are made from no reduction, element by element."""
-        early = [i for i in self.left(full=False) if self.stages[self.loops.stores[i].value] == 0]
-        rest = sorted([*self.left(full=True), *early])
+        rest = [i for i in range(len(self.behind)) if i not in self.stored]
         if rest:
             last, names = self.part([], [], rest)
             row, exact = self.facts.last

@@ -231,6 +231,7 @@ class _Convolution:
         pixel, channel = ("1", "rows * columns") if self.channels_first else ("filters", "1")
         epilogue = EpilogueWriter(self.epilogue, 2)
         place = self.place(image, "h", "w", "pixels[:, None]")
+        (every_h, apart_h), (every_w, apart_w) = map(self.every, range(2))
         body = lines(
             "wide = tl.cdiv(channels, BN)",
             "number = tl.program_id(0) // wide * BM + tl.arange(0, BM)",
@@ -254,10 +255,10 @@ class _Convolution:
                 "for step in range(0, count_h * count_w * blocks):",
                 "tap = step // blocks",
                 "filter = step % blocks * BK + inner",
-                f"back_h = tap // count_w * {self.back(0)}",
-                f"back_w = tap % count_w * {self.back(1)}",
-                f"i = first_h + tap // count_w * {self.every(0)}",
-                f"j = first_w + tap % count_w * {self.every(1)}",
+                f"back_h = tap // count_w * {apart_h}",
+                f"back_w = tap % count_w * {apart_w}",
+                f"i = first_h + tap // count_w * {every_h}",
+                f"j = first_w + tap % count_w * {every_w}",
                 "seen = pixels & (row >= back_h) & (row - back_h < rows) & (column >= back_w) & (column - back_w < columns)",
                 f"a_at = dy_at[:, None] - (back_h * columns + back_w) * {pixel} + (filter * {channel})[None, :]",
                 "a = tl.load(a_at, mask=seen[:, None] & (filter < filters)[None, :], other=0.0)",
@@ -272,20 +273,16 @@ class _Convolution:
         more = ("phase_rows", "phase_columns")
         return Routine((self.kernel("convolution_input", t, grid, body, epilogue, more),))
 
-    def every(self, axis: int) -> int:
-        """How many taps from one that sees a pixel to the next."""
+    def every(self, axis: int) -> tuple[int, int]:
+        """How many taps from one that sees a pixel to the next, and how many positions back from which that one sees it."""
         stride, dilation = self.window.strides[axis], self.window.dilations[axis]
-        return stride // math.gcd(stride, dilation)
-
-    def back(self, axis: int) -> int:
-        """How many positions from the one that sees a pixel at a tap to the one that sees it at the next."""
-        stride, dilation = self.window.strides[axis], self.window.dilations[axis]
-        return dilation // math.gcd(stride, dilation)
+        shared = math.gcd(stride, dilation)
+        return stride // shared, dilation // shared
 
     def taps_of_phase(self, axis: int, name: str, pad: str) -> list[str]:
         """Lines for the first tap that sees a phase's pixels, and how many there are."""
         taps, stride, dilation = (v[axis] for v in (self.window.taps, self.window.strides, self.window.dilations))
-        shared, every = math.gcd(stride, dilation), self.every(axis)
+        shared, every = math.gcd(stride, dilation), self.every(axis)[0]
         inverse = pow(dilation // shared, -1, every) if every > 1 else 0
         rest = f"(phase_{name} + {pad}) % {stride}"
         out = [
