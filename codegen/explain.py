@@ -25,7 +25,7 @@ from .gpu.ir import CompiledCall, Routine, Target
 from .ir.fused_kernel import FusedKernel, inputs_of, nodes_of, outputs_of
 from .ir.index_maps import LOOKUPS
 from .ir.partition import PartitionGraph, PartitionStep, node_of
-from .ir.program import Program, Updates, Work, calls_of, one_by_one
+from .ir.program import Call, Program, Region, Updates, Work, calls_of, one_by_one
 from .memory.plan import Arena, MemoryPlan, TensorSizes, plan_memory, value_bytes
 from .options import KernelOptions
 from .passes.rewrite import Fired
@@ -195,7 +195,7 @@ class DeviceKernels:
     partition: PartitionGraph
     rewritten: PartitionGraph
     fired: tuple[Fired, ...]
-    fusion: Fusion | None
+    fusion: Fusion
     passes: tuple[str, ...]
     lower: Callable[[], Program]
     gpu: GpuModel | None
@@ -205,12 +205,12 @@ class DeviceKernels:
     @property
     def steps(self) -> Sequence[PartitionStep | FusedKernel]:
         """The steps after fusion."""
-        return self.rewritten.steps if self.fusion is None else self.fusion.steps
+        return self.fusion.steps
 
     @property
     def reasons(self) -> Mapping[str, str]:
         """Node name -> why it is in no kernel."""
-        return {} if self.fusion is None else self.fusion.reasons
+        return self.fusion.reasons
 
     @cached_property
     def program(self) -> Program | None:
@@ -221,21 +221,23 @@ class DeviceKernels:
             return None
 
     @cached_property
+    def _bound(self) -> list[Call]:
+        """The calls of the program, in loops too; none if there is no program."""
+        return [] if self.program is None else list(calls_of(self.program.instructions))
+
+    @cached_property
     def regions(self) -> tuple[RegionInfo, ...]:
         """Native regions of a CPU, in the order in which they run."""
-        if self.gpu is not None or self.program is None:
-            return ()
-        from .cpu.regions.region import planned_regions  # the CPU code generator
+        from .cpu.regions.region import arena_of  # the CPU code generator
 
-        found = planned_regions(self.program.instructions, self.program.tensors or {})
-        return tuple(RegionInfo(region.nodes, region.launches, arena) for region, arena in found)
+        tensors = self.program.tensors or {} if self.program else {}
+        found: list[tuple[Region, Any]] = [(c.work, c.kernel) for c in self._bound if isinstance(c.work, Region)]
+        return tuple(RegionInfo(work.nodes, work.launches, arena_of(kernel, tensors)) for work, kernel in found)
 
     @cached_property
     def updates(self) -> tuple[tuple[str, ...], ...]:
         """Horizontally fused updates of variables, one launch each: names of their nodes. GPUs only."""
-        if self.gpu is None or self.program is None:
-            return ()
-        return tuple(c.nodes for c in calls_of(self.program.instructions) if isinstance(c.work, Updates))
+        return tuple(c.nodes for c in self._bound if isinstance(c.work, Updates))
 
     @cached_property
     def likely(self) -> Mapping[str, Routine]:
@@ -249,10 +251,7 @@ class DeviceKernels:
     @cached_property
     def kernels(self) -> tuple[KernelInfo, ...]:
         """In the order in which they run."""
-        groups = [] if self.fusion is None else self.fusion.kernels
-        return tuple(
-            KernelInfo(i, g, self.gpu, self.sizes, self.tf32, lambda: self.likely) for i, g in enumerate(groups)
-        )
+        return tuple(self._kernel(group, i) for i, group in enumerate(self.fusion.kernels))
 
     @cached_property
     def own(self) -> tuple[KernelInfo, ...]:
@@ -263,11 +262,8 @@ class DeviceKernels:
 
         calls = calls_of(one_by_one(self.program.instructions))
         found: list[tuple[Work, Any]] = [(c.work, c.kernel) for c in calls if isinstance(c.work, Work)]
-        return tuple(
-            KernelInfo(-1, work.step, None, self.sizes, self.tf32, dict, "\n\n".join(kernel.sources))
-            for work, kernel in found
-            if work.family in FAMILIES and hasattr(kernel, "sources")
-        )
+        own = [(w, kernel) for w, kernel in found if w.family in FAMILIES and hasattr(kernel, "sources")]
+        return tuple(self._kernel(work.step, written="\n\n".join(kernel.sources)) for work, kernel in own)
 
     @cached_property
     def compiled(self) -> tuple[CompiledCall, ...]:
@@ -284,15 +280,12 @@ class DeviceKernels:
             return ()
         from .gpu.roofline import compiled_launches  # loads the GPU code generator
 
-        kernels = {k.group.nodes[-1].name: k for k in self.kernels}
         found = []
         for call, launches in compiled_launches(self.program.instructions, self.sizes, self.gpu):
             works = call.work.works if isinstance(call.work, Updates) else (call.work,)
-            nodes = [n for work in works if isinstance(work, Work) for n in work.nodes]
-            kernel = kernels.get(call.node)
-            parts = [self._alone(node) for node in nodes] if kernel is None else [kernel]
-            moved = sum(k.bytes_read + k.bytes_written for k in parts)
-            flops = sum(self.sizes.cost(n).flops for n in nodes)
+            parts = [self._kernel(work.step) for work in works if isinstance(work, Work)]
+            nodes = [n for k in parts for n in nodes_of(k.step)]
+            moved, flops = sum(k.bytes_read + k.bytes_written for k in parts), sum(k.flops for k in parts)
             seconds = self.gpu.seconds(nodes, moved, self.sizes.cost, self.tf32)
             found.append(CompiledCall(call.op, tuple(n.name for n in nodes), launches, moved, flops, seconds))
         return tuple(found)
@@ -316,11 +309,11 @@ class DeviceKernels:
         nodes = nodes_of(step)
         if self.gpu is None or not nodes:
             return None
-        return next((k for k in self.kernels if k.step is step), self._alone(nodes[0])).seconds
+        return self._kernel(step if isinstance(step, FusedKernel) else nodes[0]).seconds
 
-    def _alone(self, node: Node) -> KernelInfo:
-        """What a node does by itself."""
-        return KernelInfo(-1, node, self.gpu, self.sizes, self.tf32, dict)
+    def _kernel(self, step: FusedKernel | Node, number: int = -1, written: str = "") -> KernelInfo:
+        """What a fused kernel does, or a node by itself."""
+        return KernelInfo(number, step, self.gpu, self.sizes, self.tf32, lambda: self.likely, written)
 
     @cached_property
     def memory(self) -> MemoryPlan:
@@ -338,10 +331,8 @@ class DeviceKernels:
     @property
     def calls(self) -> list[Node]:
         """The nodes that run by themselves, in order."""
-        nodes = list(map(node_of, self.steps))
         joined = {name for names in self.updates for name in names}
-        kept = [n for n in nodes if n is not None and n.type not in ("Const", "Placeholder")]
-        return [n for n in kept if n.name not in joined]
+        return [n for n in _nodes(self.steps) if n.type not in ("Const", "Placeholder") and n.name not in joined]
 
     def __iter__(self) -> Iterator[KernelInfo]:
         return iter(self.kernels)
@@ -493,15 +484,13 @@ def explain(
     def lower() -> Program:
         given = [n for n in _nodes(made.steps) if n.type == "Placeholder"]  # as if they were fed
         feeds = (*made.graph.feeds, *((n.outputs[0].name, n.outputs[0]) for n in given))
-        steps = tuple(s for s in made.graph.steps if node_of(s) not in given)
-        later = replace(made, graph=replace(made.graph, steps=steps, feeds=feeds))
-        if made.fusion is not None:
-            later.fusion = made.fusion.with_steps(tuple(s for s in made.fusion.steps if node_of(s) not in given))
+        fusion = Fusion(tuple(s for s in made.steps if node_of(s) not in given), {})
+        later = replace(made, graph=replace(made.graph, feeds=feeds), fusion=fusion)
         run_passes(later, [p for p in passes[names.index("lowering") : -1] if not p.needs_device])
         assert later.program is not None
         return bind(later.program, backend, context_of, keeps_nodes=True)
 
-    sizes = sizes_of(_nodes(made.graph.steps))
+    sizes, fusion = sizes_of(_nodes(made.graph.steps)), made.fusion or Fusion(made.graph.steps, {})
     return DeviceKernels(
-        graph.device, graph, made.graph, tuple(made.fired), made.fusion, names, lower, gpu, sizes, options.tf32
+        graph.device, graph, made.graph, tuple(made.fired), fusion, names, lower, gpu, sizes, options.tf32
     )

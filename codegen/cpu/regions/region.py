@@ -5,13 +5,13 @@ plan for them (`native.plan_cache`), and from then on runs the plan. It has kern
 updates of several variables, such as those of a parameter server for coalesced gradients. It locks all variables that it updates at
 once, in the global lock order. The update of a large variable is in no region, so that readers of small ones do not wait for it.
 
-The memory that a region will need is told before anything is compiled or run, from sizes alone (`planned_regions`).
+The memory that a region will need is told before anything is compiled or run, from sizes alone (`arena_of`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from ....graph.core.dtypes import resource
 from ....graph.core.graph import Tensor
 from ....graph.resources.variable import VariableState, changing
-from ...ir.program import Call, Instruction, Region, calls_of
+from ...ir.program import Call, Region
 from ...lower.region import one_or_all
 from ...memory.plan import Arena
 from ..jit import TieredKernel
@@ -127,16 +127,11 @@ class NativeRegion:
 # --- before anything runs --------------------------------------------------------------------------------------------
 
 
-def planned_regions(
-    instructions: Iterable[Instruction], tensors: Mapping[int, Tensor]
-) -> Iterator[tuple[Region, Arena | None]]:
-    """The native regions of a program whose kernels are bound, each with its arena, if its size is known; `tensors`: by slot."""
-    for run in [call.kernel for call in calls_of(instructions)]:
-        if not isinstance(run, NativeRegion):
-            continue
-        needs = arena_bytes(run, [_sizes(tensors.get(i)) for i in run.region.given])
-        leaving = frozenset(tensors[i].name for i in run.region.outputs if i in tensors)
-        yield run.region, None if needs is None else Arena(frozenset(run.region.nodes), leaving, needs)
+def arena_of(run: NativeRegion, tensors: Mapping[int, Tensor]) -> Arena | None:
+    """The arena of a region, if its size is known; `tensors`: of the program, by slot."""
+    needs = arena_bytes(run, [_sizes(tensors.get(i)) for i in run.region.given])
+    leaving = frozenset(tensors[i].name for i in run.region.outputs if i in tensors)
+    return None if needs is None else Arena(frozenset(run.region.nodes), leaving, needs)
 
 
 def arena_bytes(run: NativeRegion, sizes: Sequence[tuple[tuple[int, ...], np.dtype[Any]] | None]) -> int | None:
