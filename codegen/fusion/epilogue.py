@@ -162,10 +162,6 @@ class _Joining:
             self.steps[self.steps.index(reshape)] = None
         self.steps[there] = joined
 
-    def near(self, one: int, other: int) -> bool:
-        """Whether a step may be moved from one position to another."""
-        return self.fences[one] == self.fences[other]
-
     # --- behind ----------------------------------------------------------------------------------------------------
 
     def kernel_behind(self, at: int, anchor: Node) -> tuple[Edge, Node | None, int] | None:
@@ -193,7 +189,7 @@ class _Joining:
         kernel = self.steps[place]
         if not isinstance(kernel, FusedKernel) or isinstance(kernel, EpilogueKernel) or kernel.is_guarded:
             return None
-        return kernel if self.near(place, at) else None
+        return kernel if self.fences[place] == self.fences[at] else None
 
     # --- before ----------------------------------------------------------------------------------------------------
 

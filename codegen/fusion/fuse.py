@@ -33,7 +33,7 @@ class Fusion:
     """The result of fusion: the steps, and why nodes are not fused.
 
     Attributes:
-        steps: the partition's steps, with `CpuFusedKernel` among them.
+        steps: the partition's steps, with `FusedKernel` among them.
         reasons: node name -> why it is in no kernel. Nodes without a reason of their own are left out.
     """
 

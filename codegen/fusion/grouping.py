@@ -45,7 +45,7 @@ from ..ir.partition import (
 )
 from ..ir.symbolic_shape import STEERING, SymbolicShapes
 from .merge import Axes, Axis, Depth, FusionGroup, Join, merged
-from .op_rules import rule_of
+from .op_rules import has_rule, rule_of
 from .to_loops import write_alone
 
 MOST_NODES = 200
@@ -54,7 +54,6 @@ _READS = LOOKUPS | {
     "ReadVariableOp",
     "VarIsInitializedOp",
 }
-_CHOICES = frozenset(["select"])
 DEEPEST = 120  # the longest chain of values in a kernel: code generation recurses as deep
 # The most reductions of a kernel one after the other. Each goes over its elements anew, and computes what is before it again.
 MOST_PASSES = 4
@@ -151,12 +150,12 @@ class Walk:
                     raise NotFusibleError(
                         "it takes a variable's place" if is_place else f"{t.dtype.name} stays with NumPy"
                     )
-            if pattern.is_masked and not all(map(_has_loops, self.takers.get(node.outputs[0], ()))):
+            if pattern.is_masked and not all(map(has_rule, self.takers.get(node.outputs[0], ()))):
                 raise NotFusibleError("it is copied for others anyway")
             if self.longest and pattern.scanned is not None:
                 self.check_length(pattern)
             alone = write_alone(node, pattern)
-            if alone.operations & _CHOICES:
+            if "select" in alone.operations:
                 self.choosing.add(node)
             if alone.depth > DEEPEST:
                 raise NotFusibleError("it does too much one after the other")
@@ -370,11 +369,3 @@ class Walk:
         elif tensor in self.group_of:
             self.taken([tensor])
         group.dims[tensor] = axes
-
-
-def _has_loops(taker: object) -> bool:
-    """Whether a consumer of a tensor may be in a kernel."""
-    try:
-        return isinstance(taker, Node) and rule_of(taker) is not None
-    except NotFusibleError:
-        return False

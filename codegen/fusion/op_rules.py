@@ -156,6 +156,14 @@ def rule_of(node: Node, is_view: bool = False) -> Rule:
     return rule
 
 
+def has_rule(step: object) -> bool:
+    """Whether a step is a node that may be in a kernel."""
+    try:
+        return isinstance(step, Node) and rule_of(step) is not None
+    except NotFusibleError:
+        return False
+
+
 def constant_of(tensor: Tensor) -> bool | int | float | None:
     """The value of a tensor that is a constant of one element, else None."""
     if tensor.op.type != "Const":

@@ -50,17 +50,15 @@ def fuse_updates(program: Program, context_of: ContextOf) -> Program:
 
     `context_of` tells the containers of variables.
     """
-    return replace(program, instructions=tuple(_joined(program.instructions, context_of)))
 
+    def joined(instructions: Iterable[Instruction]) -> list[Instruction]:
+        gathering = _Gathering(context_of)
+        for step in instructions:
+            gathering.add(step.with_parts(joined) if isinstance(step, Loop) else step)
+        gathering.emit()
+        return gathering.out
 
-def _joined(instructions: Iterable[Instruction], context_of: ContextOf) -> list[Instruction]:
-    gathering = _Gathering(context_of)
-    for step in instructions:
-        if isinstance(step, Loop):
-            step = step.with_parts(lambda part: _joined(part, context_of))
-        gathering.add(step)
-    gathering.emit()
-    return gathering.out
+    return replace(program, instructions=tuple(joined(program.instructions)))
 
 
 @dataclass(slots=True)

@@ -91,23 +91,12 @@ def lower(
     if lowering.read and reader_of is not None:
         receives, slots = zip(*lowering.read, strict=True)
         lowering.instructions.insert(0, Read(reader_of(receives), receives, slots))
+    unbounded = any(Trait.UNBOUNDED in op.traits for op in lowering.ops)
     return Program(
         graph.device, tuple(lowering.instructions), tuple(lowering.slots), feeds, fetches,
         tensors={slot: t for t, slot in lowering.slot_of.items()} | lowering.read_of if len(steps) <= PLANNED else None,
-        is_bounded=_are_bounded(steps),
+        is_bounded=not unbounded and not any(isinstance(s, BeginLoop) for s in steps),
     )  # fmt: skip
-
-
-def _are_bounded(steps: Iterable[PartitionStep | FusedKernel]) -> bool:
-    """Whether the sizes of its inputs bound the time of each step of a partition."""
-    ops: set[OpDef] = set()
-    for step in steps:
-        if isinstance(step, BeginLoop):
-            return False
-        node = step.node if isinstance(step, (RunPredicated, AwaitNode)) else step
-        if isinstance(node, Node):
-            ops.add(node.opdef)
-    return not any(Trait.UNBOUNDED in op.traits for op in ops)
 
 
 @dataclass(slots=True)
@@ -136,6 +125,7 @@ class _Lowering:
         self.values: set[int] = set()  # slots of reference tensors that hold a received value
         self.tokens: dict[Node | int, int] = {}  # slots that show whether a node, or a channel's message, is dead
         self.plain: dict[OpDef, bool] = {}  # whether nodes of an op always become a call
+        self.ops: set[OpDef] = set()  # of calls
         self.guarded: set[Node] = set()
         self.loops: list[_OpenLoop] = []
         # Nodes that run asynchronously, and the instruction that awaits each.
@@ -189,6 +179,7 @@ class _Lowering:
             ]
         )
         work = self.backend.choose(node)
+        self.ops.add(op)
         # A fed output keeps the fed value: the node may still run for its other outputs, whose result goes to a spare slot.
         outputs = []
         for t in node.outputs:

@@ -26,9 +26,9 @@ from ....graph.core.opdef import opdef
 from ....graph.core.settings import setting
 from ....graph.core.shape import element_count
 from ...fusion.fuse import fuse
-from ...fusion.op_rules import rule_of
+from ...fusion.op_rules import has_rule
 from ...ir.fused_kernel import FusedKernel
-from ...ir.loop_nest import LoopNest, NotFusibleError
+from ...ir.loop_nest import LoopNest
 from ...ir.nodes import HANDLES
 from ...ir.partition import PartitionGraph
 from ...ir.program import (
@@ -280,13 +280,8 @@ def alone(node: Node) -> FusedKernel | None:
         return None
     if all(t.dims is not None and not t.dims for t in data):
         return None
-    try:
-        rule_of(node)
-    except NotFusibleError:
-        return None
-    kernels = fuse(
-        PartitionGraph("", (node,), (), ((node.outputs[0].name, node.outputs[0]),)), small=True, lone=True
-    ).kernels
+    graph = PartitionGraph("", (node,), (), ((node.outputs[0].name, node.outputs[0]),))
+    kernels = fuse(graph, small=True, lone=True).kernels if has_rule(node) else ()
     return kernels[0] if kernels else None
 
 

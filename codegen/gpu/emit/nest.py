@@ -114,8 +114,7 @@ class _Body:
         if kind in ("any", "all"):
             return f"tl.{'max' if kind == 'any' else 'min'}({text}, {at}) != 0"
         if kind == "prod" or (kind in ("max", "min") and dtype.is_floating):
-            helper = "product" if kind == "prod" else f"{kind}imum"
-            done = f"tl.reduce({text}, {at.replace(',', f', {helper},', 1) if ',' in at else f'{at}, {helper}'})"
+            done = self.space.reduced(text, "product" if kind == "prod" else f"{kind}imum")
         else:
             done = f"tl.{kind}({text}, {at})"
         return done if dtype.is_floating else f"{done}.to({type_of(dtype)})"
@@ -136,10 +135,6 @@ class _Body:
         """Those of a pass, but not those that are made with their pair's first."""
         late = {p.second for p in self.pairs.values()}
         return [i for i in each.reductions if i not in late]
-
-    def scans(self, roots: Sequence[int]) -> list[int]:
-        """The running sums that these are made of, and that are not known."""
-        return self.writer.not_known(roots, "scan")
 
     # --- the body --------------------------------------------------------------------------------------------------
 
@@ -183,6 +178,7 @@ class _Body:
         for k in self.constant_along_x(roots):
             self.value(k)
         shape = "[XB]" if self.space.flat else "[YB, XB]"
+        scans = self.writer.not_known(roots, "scan")  # the running sums that these are made of
         for r in reductions:
             v = values[r]
             kind = "tl.int32" if v.data in ("any", "all") else type_of(v.dtype)
@@ -192,8 +188,8 @@ class _Body:
             for name in () if pair is None else ("sum",) if pair.kind == SOFTMAX else ("mean", "rest"):
                 self.line(f"{name}{r} = tl.zeros({shape}, {kind})")
             if self.is_variance(r):  # how many each element of the tile has seen: all as many, before a mask
-                self.line(f"seen{r} = tl.full({shape if self.scans(roots) else '()'}, 0.0, {kind})")
-        for i in self.scans(roots):
+                self.line(f"seen{r} = tl.full({shape if scans else '()'}, 0.0, {kind})")
+        for i in scans:
             v = values[i]
             self.line(
                 f"total{i} = tl.full({'()' if self.space.flat else '[YB, 1]'}, {start_of(v.data.kind, v.dtype)}, {type_of(v.dtype)})"
@@ -219,7 +215,7 @@ class _Body:
             first, last = "first", "last"
             self.line("first = piece * share")
             self.line(f"last = tl.minimum(first + share, {self.space.nx})")
-        if self.scans(roots):
+        if scans:
             self.writer.nest(
                 [f"for {'back' if self.loops.backwards else 'start'} in range({first}, {last}, XB):"], body
             )
@@ -299,7 +295,6 @@ class _Body:
         """Two reductions over the tile; the names of what they are known by."""
         r = pair.first
         v = self.loops.values[r]
-        at = "0" if self.space.flat else "1, keep_dims=True"
         if pair.kind == SOFTMAX:
             exp = self.exponential(v)
             self.line(f"v{r} = {self.over_tile(v, f't{r}')}")
@@ -309,12 +304,11 @@ class _Body:
                 self.line(f'less{r} = tl.where(v{r} == float("-inf"), 0.0, v{r})')
                 top = f"less{r}"
             parts = f"sum{r} * {exp}(t{r} - {top})"
-            self.line(f"v{pair.second} = tl.sum({parts}, {at})")
+            self.line(f"v{pair.second} = {self.over_tile(self.loops.values[pair.second], parts)}")
             self.writer.known |= {r: f"v{r}", pair.second: f"v{pair.second}"}
             return [f"v{r}", f"v{pair.second}"]
-        axis, keep = (at.split(", ") + [""])[:2]
         names = f"mean{r}, rest{r}, seen{r}"
-        self.line(f"{names} = tl.reduce(({names}), {axis}, joined{f', {keep}' if keep else ''})")
+        self.line(f"{names} = {self.space.reduced(f'({names})', 'joined')}")
         self.writer.known |= {pair.mean: f"mean{r}", pair.second: f"rest{r}", r: f"mean{r}"}
         return [f"mean{r}", f"rest{r}", f"seen{r}"]
 

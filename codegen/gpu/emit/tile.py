@@ -167,6 +167,10 @@ class TileSpace:
             return text
         return f"tl.where({f'{self.x} < {self.nx}' if self.is_filled else 'mx'}, {text}, {start})"
 
+    def reduced(self, text: str, function: str) -> str:
+        """A reduction of a tile's rows by a function of two numbers (or sets of numbers)."""
+        return f"tl.reduce({text}, {'0' if self.flat else '1'}, {function}{'' if self.flat else ', keep_dims=True'})"
+
     def by_counters(self, v: Value) -> bool:
         """Whether a random value's tile is made of whole counters, next to one another along x."""
         x = self.sides.x
@@ -250,7 +254,5 @@ class TileValues:
         if not self.space.is_looped:
             return out
         self.writer.line(f"s{number} = total{number} {operator} {out}")
-        at = "0" if flat else "1"
-        keep = "" if flat else ", keep_dims=True"
-        self.writer.line(f"total{number} = total{number} {operator} tl.reduce({x}, {at}, {function}{keep})")
+        self.writer.line(f"total{number} = total{number} {operator} {self.space.reduced(x, function)}")
         return f"s{number}"

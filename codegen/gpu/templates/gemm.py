@@ -137,12 +137,12 @@ class _Product:
     prologues: tuple[TileLoops | None, TileLoops | None]
     tf32: bool
     known: Mapping[str, int]
-    second: str = "in1"  # where the second operand is
+    operands: tuple[str, str] = ("in0", "in1")  # where they are
 
     def routine(self, tile: GpuProductSchedule) -> Routine:
         """The kernels for one way to cut."""
         if tile.straight:
-            rest = replace(self, transposed=(self.transposed[0], False), second="scratch1")
+            rest = replace(self, transposed=(self.transposed[0], False), operands=("in0", "scratch1"))
             made = rest.routine(replace(tile, straight=False))
             count = (*([Count(("batch",))] if self.batched else []), Count(("k",)), Count(("n",)))
             turned = Scratch("scratch1", triton_type(self.stored[1].name), count)
@@ -156,11 +156,6 @@ class _Product:
         first_input = 2 + sum(len(e.extra) for e in self.prologues if e)
         part = self.product(tile, split)
         return parts_added(part, tile.splits, self.epilogue, first_input, names, self.known)
-
-    @property
-    def added(self) -> DType:
-        """The type of sums."""
-        return added(self.multiplied[0])
 
     # --- pieces ------------------------------------------------------------------------------------------------------
 
@@ -186,11 +181,6 @@ class _Product:
         blocks = (Count(("n",), TURNED), Count(("k",), TURNED), Count(("batch",)) if self.batched else Count(()))
         schedule = GpuSchedule(TURNED, TURNED)
         return make_launch("matmul_turned", text, parameters, (("BLOCK", TURNED),), Grid(blocks), schedule)
-
-    @property
-    def operands(self) -> tuple[str, str]:
-        """Where the operands are."""
-        return "in0", self.second
 
     def sizes(self, *names: str) -> tuple[Parameter, ...]:
         """Parameters for sizes; those of a stack where there is one."""
@@ -233,7 +223,9 @@ class _Product:
             ending = [
                 f"tl.store(scratch0 + {start} + {offset}, total, mask=(rows < m)[:, None] & (columns < n)[None, :])"
             ]
-            outputs: tuple[Parameter, ...] = (Parameter("scratch0", "*" + triton_type(self.added.name), True),)
+            outputs: tuple[Parameter, ...] = (
+                Parameter("scratch0", "*" + triton_type(added(self.multiplied[0]).name), True),
+            )
         else:
             ending = self.described_store(epilogue) if tile.programs else epilogue.store("total", self.place())
             outputs = (*epilogue.parameters, *epilogue.results())
@@ -253,7 +245,7 @@ class _Product:
             self.descriptions() if tile.described else self.starts(),
         ]
         make_tile = (
-            f"total = tl.zeros([BM, BN], {stored_as(self.added)})",
+            f"total = tl.zeros([BM, BN], {stored_as(added(self.multiplied[0]))})",
             self.before_split(tile),
             inside(
                 f"for start in range({'0, k' if tile.splits == 1 else 'begin, tl.minimum(begin + share, k)'}, BK):",
@@ -307,10 +299,12 @@ class _Product:
             out.append(f"a_tile = in0 + {start} + {self.far('below[:, None]', 'k')} * k + inner[None, :]")
         if self.transposed[1]:
             start = f"{b_stack}tile_n.to(tl.int64) * BN * k"
-            out.append(f"b_tile = {self.second} + {start} + inner[:, None] + {self.far('beside[None, :]', 'k')} * k")
+            out.append(
+                f"b_tile = {self.operands[1]} + {start} + inner[:, None] + {self.far('beside[None, :]', 'k')} * k"
+            )
         else:
             out.append(
-                f"b_tile = {self.second} + {b_stack}tile_n * BN + {self.far('inner[:, None]', 'n')} * n + beside[None, :]"
+                f"b_tile = {self.operands[1]} + {b_stack}tile_n * BN + {self.far('inner[:, None]', 'n')} * n + beside[None, :]"
             )
         return out
 
