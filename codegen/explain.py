@@ -37,22 +37,21 @@ class KernelInfo:
     """A compiled kernel: of fused nodes, or hand-written for one node.
 
     Attributes:
-        number: its index among the fused kernels of its device; -1: it is hand-written.
+        part: the kernels of its device. Its source is Triton's for a GPU, else Python for Numba.
         step: the fused kernel, or the node.
-        gpu: the GPU that its source, Triton's, is for; None: the source is Python for Numba.
-        sizes: of its values.
-        tf32: whether float32 products may be made in TF32.
-        likely: gives what a GPU likely launches for each call, by the name of its last node.
+        number: its index among the fused kernels of its device; -1: it is hand-written.
         written: the source text of a hand-written kernel.
     """
 
-    number: int
+    part: DeviceKernels = field(compare=False, repr=False)
     step: FusedKernel | Node
-    gpu: GpuModel | None
-    sizes: TensorSizes
-    tf32: bool
-    likely: Callable[[], Mapping[str, Routine]] = field(compare=False, repr=False)
+    number: int = -1
     written: str = ""
+
+    @property
+    def sizes(self) -> TensorSizes:
+        """The sizes of its values."""
+        return self.part.sizes
 
     @property
     def group(self) -> FusedKernel:
@@ -114,25 +113,24 @@ class KernelInfo:
         """The source text that is compiled. A GPU kernel's depends on sizes; unknown sizes count as 1024."""
         if isinstance(self.step, Node):
             return self.written
-        if self.gpu is None:
+        if self.part.gpu is None:
             from .cpu.kernels.fused import source_for  # loads the CPU code generator
 
             return source_for(self.group).text
-        found = self.likely().get(self.nodes[-1])
+        found = self.part.likely.get(self.nodes[-1])
         return found.text if found else "no kernel for these types and sizes: its parts run one by one"
 
     @property
     def schedule(self) -> str:
         """How its loops run, as text. A GPU kernel's schedule depends on sizes; unknown sizes count as 1024."""
         chosen = self.step.schedule if isinstance(self.step, FusedKernel) else None
-        return str(chosen or self.likely().get(self.nodes[-1]) or "")
+        return str(chosen or self.part.likely.get(self.nodes[-1]) or "")
 
     @property
     def seconds(self) -> float | None:
         """The least time on its GPU by the maker's figures: of its bytes or its operations, whichever is longer. None on a CPU."""
-        if self.gpu is None:
-            return None
-        return self.gpu.seconds(nodes_of(self.step), self.bytes_read + self.bytes_written, self.sizes.cost, self.tf32)
+        gpu, moved = self.part.gpu, self.bytes_read + self.bytes_written
+        return None if gpu is None else gpu.seconds(nodes_of(self.step), moved, self.sizes.cost, self.part.tf32)
 
     def __str__(self) -> str:
         took = "" if self.seconds is None else f", at least {self.seconds * 1e6:.3g} µs"
@@ -251,7 +249,7 @@ class DeviceKernels:
     @cached_property
     def kernels(self) -> tuple[KernelInfo, ...]:
         """In the order in which they run."""
-        return tuple(self._kernel(group, i) for i, group in enumerate(self.fusion.kernels))
+        return tuple(KernelInfo(self, group, i) for i, group in enumerate(self.fusion.kernels))
 
     @cached_property
     def own(self) -> tuple[KernelInfo, ...]:
@@ -263,7 +261,7 @@ class DeviceKernels:
         calls = calls_of(one_by_one(self.program.instructions))
         found: list[tuple[Work, Any]] = [(c.work, c.kernel) for c in calls if isinstance(c.work, Work)]
         own = [(w, kernel) for w, kernel in found if w.family in FAMILIES and hasattr(kernel, "sources")]
-        return tuple(self._kernel(work.step, written="\n\n".join(kernel.sources)) for work, kernel in own)
+        return tuple(KernelInfo(self, w.step, written="\n\n".join(kernel.sources)) for w, kernel in own)
 
     @cached_property
     def compiled(self) -> tuple[CompiledCall, ...]:
@@ -283,7 +281,7 @@ class DeviceKernels:
         found = []
         for call, launches in compiled_launches(self.program.instructions, self.sizes, self.gpu):
             works = call.work.works if isinstance(call.work, Updates) else (call.work,)
-            parts = [self._kernel(work.step) for work in works if isinstance(work, Work)]
+            parts = [KernelInfo(self, work.step) for work in works if isinstance(work, Work)]
             nodes = [n for k in parts for n in nodes_of(k.step)]
             moved, flops = sum(k.bytes_read + k.bytes_written for k in parts), sum(k.flops for k in parts)
             seconds = self.gpu.seconds(nodes, moved, self.sizes.cost, self.tf32)
@@ -309,11 +307,7 @@ class DeviceKernels:
         nodes = nodes_of(step)
         if self.gpu is None or not nodes:
             return None
-        return self._kernel(step if isinstance(step, FusedKernel) else nodes[0]).seconds
-
-    def _kernel(self, step: FusedKernel | Node, number: int = -1, written: str = "") -> KernelInfo:
-        """What a fused kernel does, or a node by itself."""
-        return KernelInfo(number, step, self.gpu, self.sizes, self.tf32, lambda: self.likely, written)
+        return KernelInfo(self, step if isinstance(step, FusedKernel) else nodes[0]).seconds
 
     @cached_property
     def memory(self) -> MemoryPlan:
@@ -391,10 +385,7 @@ class DeviceKernels:
             return f"they run over other axes, {mine or 'one element'} and {theirs or 'one element'}"
         if any(one.group.reduced) and any(other.group.reduced) and one.group.reduced != other.group.reduced:
             return "they reduce other axes"
-        shared = {t for k in (one, other) for t in k.group.inputs}
-        if not shared & (set(one.group.inputs) & set(other.group.inputs)) and not set(one.group.outputs) & set(
-            other.group.inputs
-        ):
+        if not {*one.group.inputs, *one.group.outputs} & {*other.group.inputs}:
             return "they share no tensor"
         return "another step takes a result of the first before the second can run, or one kernel would be too large"
 

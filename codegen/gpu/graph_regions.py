@@ -300,15 +300,11 @@ def _is_array(slot: int, calls: Sequence[Call], outputs: Sequence[int]) -> bool:
         return False
     for call in calls:
         for position in [i for i, s in enumerate(call.inputs) if s == slot]:
-            if family_of(call) in LAUNCHING:
-                if not loads(call, position):
-                    return False
-            elif family_of(call) == SHAPES and position == 0:
+            is_loaded = family_of(call) in LAUNCHING and loads(call, position)
+            is_passed_on = family_of(call) == VIEWS and position == 0 or call.op in _WITHOUT_WORK
+            if is_passed_on and all(_is_array(s, calls, outputs) for s in call.outputs):
                 continue
-            elif (family_of(call) == VIEWS and position == 0) or call.op in _WITHOUT_WORK:
-                if not all(_is_array(s, calls, outputs) for s in call.outputs):
-                    return False
-            else:
+            if not is_loaded and not (family_of(call) == SHAPES and position == 0):
                 return False
     return True
 

@@ -191,25 +191,23 @@ class MultiTensorUpdate(GpuKernel):
         made = [r for u, r in zip(self.updates, results, strict=True) if u.is_ref]
         return made[0] if len(made) == 1 else tuple(made)
 
-    def routine(self, lengths: Sequence[int]) -> Routine:
+    def _choice(self, lengths: Sequence[int]) -> Choice:
         """The launch for arrays of these lengths."""
-        wide = max(lengths) >= 1 << 30
-        return multi_tensor_update(self.loops, [n % 16 == 0 for n in lengths], wide=wide)
+        routine = multi_tensor_update(self.loops, [n % 16 == 0 for n in lengths], wide=max(lengths) >= 1 << 30)
+        return Choice([routine], sizes_of(lengths), [])
 
     def planned(self, dims: Callable[[Tensor], tuple[int, ...] | None], value: Any) -> Choice | None:
         """As `GpuKernel.planned`."""
         shapes = [dims(u.node.inputs[u.gradient]) for u in self.updates]
-        if None in shapes:
-            return None
-        lengths = tuple([math.prod(s) for s in shapes if s is not None])
-        return Choice([self.routine(lengths)], sizes_of(lengths), [])
+        return None if None in shapes else self._choice([math.prod(s) for s in shapes if s is not None])
 
     def _prepared_for(self, lengths: tuple[int, ...]) -> LoadedRoutine:
         """The same, loaded."""
         sets, places, own = range(len(lengths)), range(self.places), range(self.own)
         names = [f"in{i}_{k}" for k in sets for i in places] + [f"in{i}_{k}" for k in sets for i in own[self.places :]]
         names += [f"out{i}_{k}" for k in sets for i in places]
-        return loaded(self.device, self.routine(lengths), names, sizes_of(lengths))
+        choice = self._choice(lengths)
+        return loaded(self.device, choice.candidates[0], names, choice.sizes)
 
 
 # --- the kernel ------------------------------------------------------------------------------------------------------

@@ -411,11 +411,11 @@ def _not_fed(node: Node) -> InvalidArgumentError:
 def free_dead_slots(program: Program) -> Program:
     """Write into a program's instructions which slots each lets go: all but the constants and the fetches."""
     constants = bytearray([v is not None for v in program.slots])
-    _let_go(program.instructions, _marked(constants + b"\1", (slot for _, slot in program.fetches)))
+    let_go(program.instructions, _marked(constants + b"\1", (slot for _, slot in program.fetches)))
     return program
 
 
-def _let_go(instructions: Iterable[Instruction], used: bytearray, only: set[int] | None = None) -> None:
+def let_go(instructions: Iterable[Instruction], used: bytearray, only: set[int] | None = None) -> None:
     """Free each slot at the instruction that uses it last (or makes it, if it has no use).
 
     `used`: whether each slot is used afterwards; this marks those that go here. Its last entry is for slot -1, which is none, and
@@ -428,7 +428,7 @@ def _let_go(instructions: Iterable[Instruction], used: bytearray, only: set[int]
             _let_go_inside(step, used)
         frees = []
         for slot in slots_used(step):
-            if not used[slot] and (only is None or slot in only):
+            if (only is None or slot in only) and not used[slot]:
                 used[slot] = True
                 frees.append(slot)
         if frees:
@@ -455,7 +455,7 @@ def _let_go_inside(loop: Loop, used_after: bytearray) -> None:
     )
     variables = {s for _, s in loop.starts}
     needed_again = nexts | {loop.test}
-    _let_go(loop.body, _marked(bytearray(len(used_after)), {*needed_again, -1}), of_head | of_body | variables)
+    let_go(loop.body, _marked(bytearray(len(used_after)), {*needed_again, -1}), of_head | of_body | variables)
     needed_later = needed_again.union(*map(slots_used, loop.body))
-    _let_go(loop.head, _marked(used_after, needed_later), of_head)
+    let_go(loop.head, _marked(used_after, needed_later), of_head)
     loop.lost = tuple(sorted(nexts & (of_head | of_body)))

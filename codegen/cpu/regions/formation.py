@@ -42,6 +42,7 @@ from ...ir.program import (
     Work,
     calls_of,
 )
+from ...lower.lower import let_go
 from ...lower.region import constants_of, region_of
 from ..kernels.families import LOOPS, is_native
 from ..kernels.optimizer import dense_update
@@ -299,9 +300,6 @@ def _only_computes(call: Call) -> bool:
 def _let_go(order: Sequence[Call | Send]) -> None:
     """Free each slot with its last user in the new order."""
     freed = {i for step in order for i in step.frees}
-    for step in reversed(order):
-        used = (step.slot,) if isinstance(step, Send) else (*step.inputs, *step.outputs)
-        mine = tuple([i for i in dict.fromkeys(used) if i in freed])
-        freed.difference_update(mine)
-        if set(mine) != set(step.frees):
-            step.frees = mine
+    for step in order:
+        step.frees = ()
+    let_go(order, bytearray(max(freed, default=0) + 1), freed)
