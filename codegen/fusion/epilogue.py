@@ -187,7 +187,7 @@ class _Joining:
     def kernel(self, place: int, at: int) -> FusedKernel | None:
         """The kernel in a place, if it may be moved to another."""
         kernel = self.steps[place]
-        if not isinstance(kernel, FusedKernel) or isinstance(kernel, EpilogueKernel) or kernel.is_guarded:
+        if not isinstance(kernel, FusedKernel) or isinstance(kernel, EpilogueKernel) or kernel.is_predicated:
             return None
         return kernel if self.fences[place] == self.fences[at] else None
 

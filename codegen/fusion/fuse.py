@@ -167,7 +167,7 @@ class _Result:
         sizes = tuple(a.size for a in group.space)
         kernel = write_kernel(group.nodes, outputs, axes_of, reduced, sizes, self.walk.patterns)
         if group.sources:
-            kernel = self.guarded(kernel)
+            kernel = self.predicated(kernel)
         if len(kernel.inputs) + len(outputs) > MOST_ARRAYS:
             raise NotFusibleError("too many tensors")
         seen = {x for axes in kernel.input_axes for x in axes}
@@ -182,14 +182,14 @@ class _Result:
             return False
         return not (isinstance(taker, Node) and tensor.op in self.again.of(self.home.get(taker)))
 
-    def guarded(self, kernel: FusedKernel) -> FusedKernel:
+    def predicated(self, kernel: FusedKernel) -> FusedKernel:
         """The kernel with the tensors that show whether its nodes are dead."""
         made = {t for n in kernel.nodes for t in n.outputs}
         taken = dict.fromkeys(t for n in kernel.nodes for t in n.inputs if t not in made)
         # A plain constant is always there, and may have been folded away together with its slot.
-        checks = tuple(t for t in taken if t.op.type != "Const" or t.op in self.walk.guarded)
-        after = dict.fromkeys(a for n in kernel.nodes for a in self.walk.guarded.get(n, ()))
-        return replace(kernel, checks=checks, after=tuple(after), is_guarded=True)
+        checks = tuple(t for t in taken if t.op.type != "Const" or t.op in self.walk.predicates)
+        after = dict.fromkeys(a for n in kernel.nodes for a in self.walk.predicates.get(n, ()))
+        return replace(kernel, checks=checks, after=tuple(after), is_predicated=True)
 
 
 def fuse(

@@ -71,7 +71,7 @@ class Walk:
         views: views, and arithmetic on scalars, that stay nodes and of which groups may have copies.
         reasons: node name -> why it is in no group.
         choosing: nodes that select between two values for each element.
-        guarded: the predicates of nodes that may be dead.
+        predicates: the predicates of nodes that may be dead.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Walk:
         self.depth: dict[Node, Depth] = {}
         self.small_dims: dict[Dims, bool] = {}
         self.guards = Predicates()
-        self.guarded: dict[Node, tuple[Node | int, ...]] = {}
+        self.predicates: dict[Node, tuple[Node | int, ...]] = {}
         self.asked = asked_for(partition)
         self.makers: dict[Tensor, Node] = {}  # the makers of tensors whose symbolic shape says more than the static one
         self.sizes = SymbolicShapes(self.makers)
@@ -113,7 +113,7 @@ class Walk:
             if isinstance(step, Node):
                 self.node(step, sources)
             elif isinstance(step, RunPredicated):
-                self.guarded[step.node] = step.after
+                self.predicates[step.node] = step.after
                 self.node(step.node, sources)
             elif isinstance(step, SendTensor):
                 self.taken(inputs_of_step(step))

@@ -85,7 +85,7 @@ class FusedKernel:
             the table.
         checks: tensors that decide, together with `after`, whether the nodes are dead: all of them are, or none.
         after: nodes, and numbers of channels, that the nodes wait for and that may be dead.
-        is_guarded: whether the nodes may be dead.
+        is_predicated: whether the nodes may be dead.
         moves: (input, places): the input is read at these places. `input_axes` has the axes of its whole dimensions only; the others have
             the tensor's static sizes.
         tables: (output, input, shape): the output is a table, the input holds the indices of the rows to add to, and the value of that
@@ -108,7 +108,7 @@ class FusedKernel:
     ranges: tuple[tuple[int, int], ...] = ()
     checks: tuple[Tensor, ...] = ()
     after: tuple[Node | int, ...] = ()
-    is_guarded: bool = False
+    is_predicated: bool = False
     lookups: tuple[tuple[int, int], ...] = ()
     tables: tuple[tuple[int, int, int], ...] = ()
     schedule: CpuSchedule | None = None

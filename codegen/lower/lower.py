@@ -1,4 +1,4 @@
-"""Lowering: from a unit's nodes to a program's instructions.
+"""Lowering: from the nodes of a partition to a program's instructions.
 
 Every tensor gets a slot. Constants are put into their slots once, when the program is made. If a node takes a variable's value
 rather than a reference, a read is inserted, so that the snapshot is taken exactly there.
@@ -126,7 +126,7 @@ class _Lowering:
         self.tokens: dict[Node | int, int] = {}  # slots that show whether a node, or a channel's message, is dead
         self.plain: dict[OpDef, bool] = {}  # whether nodes of an op always become a call
         self.ops: set[OpDef] = set()  # of calls
-        self.guarded: set[Node] = set()
+        self.predicated: set[Node] = set()
         self.loops: list[_OpenLoop] = []
         # Nodes that run asynchronously, and the instruction that awaits each.
         self.asynchronous: dict[Node, Await | None] = {}
@@ -209,7 +209,7 @@ class _Lowering:
         outputs = tuple([self.new_slot(t) for t in group.outputs])
         last, names = group.nodes[-1], tuple([n.name for n in group.nodes])
         call = Call(self.backend.choose(group), inputs, outputs, (), last.name, "Fused", last._origin, names)
-        if group.is_guarded:
+        if group.is_predicated:
             checks = [*(self.slot_of[t] for t in group.checks), *(self.tokens[a] for a in group.after)]
             self.instructions.append(Predicated(call, tuple(dict.fromkeys(checks)), -1))
         else:
@@ -223,7 +223,7 @@ class _Lowering:
         value = self.new_slot(None)
         self.read_of[value] = tensor
         read = Call(_READ, (slot,), (value,), (), tensor.op.name, "Read", tensor.op._origin)
-        may_be_dead = tensor.op in self.guarded or tensor.op.opdef.name == "RefSwitch"
+        may_be_dead = tensor.op in self.predicated or tensor.op.opdef.name == "RefSwitch"
         self.instructions.append(Predicated(read, (slot,), -1) if may_be_dead else read)
         return value
 
@@ -278,9 +278,9 @@ class _Lowering:
 
     # --- dead nodes ------------------------------------------------------------------------------------------------
 
-    def run_guarded(self, step: RunPredicated) -> None:
+    def run_predicated(self, step: RunPredicated) -> None:
         node = step.node
-        self.guarded.add(node)
+        self.predicated.add(node)
         waits = [self.tokens[a] for a in step.after]
         name = node.opdef.name
         if name == "Placeholder":
@@ -365,7 +365,7 @@ _LOWERED: dict[type, Callable[[_Lowering, Any], None]] = {
     EpilogueKernel: _Lowering.run_fused,
     SendTensor: _Lowering.send,
     RecvTensor: _Lowering.recv,
-    RunPredicated: _Lowering.run_guarded,
+    RunPredicated: _Lowering.run_predicated,
     AwaitNode: _Lowering.await_node,
     BeginLoop: _Lowering.begin_loop,
     LeaveUnless: _Lowering.leave_unless,

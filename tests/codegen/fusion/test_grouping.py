@@ -134,11 +134,11 @@ def branches() -> tuple[Any, list[Any]]:
     return out + 1.0, [x, p]
 
 
-def test_each_branch_is_one_guarded_kernel() -> None:
+def test_each_branch_is_one_predicated_kernel() -> None:
     text = kernels_in(branches)
-    guarded = [line for line in text.splitlines() if "unless dead" in line]
-    assert sum("Fused" in line for line in guarded) == 2
-    assert not any(f"= {op}(" in line for line in guarded for op in ("Tanh", "Exp", "Softmax", "Mul", "Sub"))
+    predicated = [line for line in text.splitlines() if "unless dead" in line]
+    assert sum("Fused" in line for line in predicated) == 2
+    assert not any(f"= {op}(" in line for line in predicated for op in ("Tanh", "Exp", "Softmax", "Mul", "Sub"))
 
 
 @pytest.mark.parametrize("taken", [True, False])
