@@ -151,6 +151,8 @@ def index_maps_of(node: Node) -> IndexMaps:
             raise NotFusibleError("it has no elements")
     if node.opdef.places is not None:
         return _moved_pattern(node, node.opdef.places(node))
+    if node.type in REDUCTIONS:
+        return _reduction_pattern(node)
     return _PATTERNS.get(node.type, _elementwise_pattern)(node)
 
 
@@ -334,7 +336,7 @@ _PATTERNS: dict[str, Callable[[Node], IndexMaps]] = {
     **dict.fromkeys(SCANS, _scanned_pattern),
     **dict.fromkeys(SCATTERS, _scattered_pattern),
     **dict.fromkeys(RANDOM_OPS, _drawn_pattern),
-    **dict.fromkeys(REDUCTIONS | LAST_AXIS | EXTREMES | {"L2Loss", "BiasAddGrad"}, _reduction_pattern),
+    **dict.fromkeys(LAST_AXIS | EXTREMES | {"L2Loss", "BiasAddGrad"}, _reduction_pattern),
     **dict.fromkeys(("Reshape", "ExpandDims", "Squeeze"), _reshape_pattern),
 }
 
