@@ -46,8 +46,8 @@ if resolver.task_id == 1 and not mark.exists():
 """
 WAITS = """
 import pathlib, time
-pathlib.Path("began").touch()
 try:
+    pathlib.Path("began").touch()
     time.sleep(300)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
