@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 CLIENT = -1
 """The client of the step, as the end of a `Transfer`."""
-_CLOSE_S = 1e-9  # what ended so shortly after a part had begun ended before it: times are rounded
+# A part that ended this soon after another one started counts as ended before it: times are rounded.
+_CLOSE_S = 1e-9
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ def size_text(count: float, exact: bool = True) -> str:
 
 
 def sum_texts(*counts: float) -> list[str]:
-    """Bytes of one sum, for people who do it: as `size_text`, or where rounding would hide it, all in the unit of the smallest."""
+    """The terms and the result of a sum of bytes, as `size_text`; all in the smallest one's unit where rounded texts would not add up."""
     units = [_unit_of(count) for count in counts]
     if any(round(count / 1024**u, 1) * 1024**u != count for count, u in zip(counts, units, strict=True)):
         units = [min(units)] * len(units)

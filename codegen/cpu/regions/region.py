@@ -5,7 +5,7 @@ plan for them (`native.plan_cache`), and from then on runs the plan. It has kern
 updates of several variables, such as those of a parameter server for coalesced gradients. It locks all variables that it updates at
 once, in the global lock order. The update of a large variable is in no region, so that readers of small ones do not wait for it.
 
-The memory that a region will need is told before anything is compiled or run, from sizes alone (`arena_of`).
+The memory that a region will need follows from sizes alone (`arena_of`), before anything is compiled or run.
 """
 
 from __future__ import annotations
