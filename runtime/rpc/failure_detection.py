@@ -190,19 +190,19 @@ class FailureDetector:
         self.now = self._asked = now
         self.awaited: dict[str, float] = dict.fromkeys(expected or (), now)
         self._patience_s = patience_s
-        # Task -> time of its last message, and its incarnation.
-        self._heard = {task: (now, incarnation) for task, incarnation in (expected or {}).items()}
+        self._heard = self.awaited.copy()  # task -> time of its last message
+        self._incarnations = dict(expected or ())
         self._deaf: dict[str, float] = {}  # task -> since when it reports that it hears nothing of this one
 
     # --- received messages -----------------------------------------------------------------------------------------
 
     def heard(self, task: str) -> None:
-        self._heard[task] = self.now, self._heard.get(task, (0.0, 0))[1]
+        self._heard[task] = self.now
 
     def heartbeat(self, task: str, incarnation: int) -> bool:
         """Record a task's heartbeat, or its request for one. Whether it was restarted since the last."""
-        before = self._heard.get(task, (0.0, 0))[1]
-        self._heard[task] = self.now, incarnation
+        self._heard[task] = self.now
+        before, self._incarnations[task] = self._incarnations.get(task, 0), incarnation
         return before not in (0, incarnation)
 
     def is_cut_off(self, task: str, is_deaf: bool) -> bool:
@@ -245,4 +245,4 @@ class FailureDetector:
 
     def silence(self, task: str) -> float:
         """Seconds since an awaited task was heard, or since it is awaited."""
-        return self.now - max(self._heard.get(task, (0.0, 0))[0], self.awaited[task])
+        return self.now - max(self._heard.get(task, 0.0), self.awaited[task])

@@ -71,10 +71,10 @@ class ConnectionPool:
 
     def take(self) -> Connections:
         """An exclusive set of connections, until `give_back`. ResourceExhaustedError: this process can open no more files."""
-        with contextlib.suppress(IndexError):
-            return self._idle.pop()
         try:
-            return Connections(self._keys, self._patience_s)
+            return self._idle.pop() if self._idle else Connections(self._keys, self._patience_s)
+        except IndexError:  # another thread was faster
+            return self.take()
         except OSError as e:
             raise ResourceExhaustedError.of(
                 f"This process can open no connection: {e.strerror}. Each of its threads that runs a step has some: run fewer at once, "

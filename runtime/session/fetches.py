@@ -220,10 +220,7 @@ def given_back(values: Mapping[str, Any], held: Iterable[Any]) -> dict[str, Any]
     What has another holder is copied, so that a change of one array does not change another: a read-only array (shared with a variable, a
     constant, a message), one in the memory of an array of `held` (the feeds), and one in that of an earlier fetched value.
     """
-    parts: dict[int, list[Any]] = {}  # the arrays in the memory of each array that has some of its own
-    for array in held:
-        if isinstance(array, np.ndarray):
-            parts.setdefault(_owner(array), []).append(array)
+    parts: dict[int, list[Any]] | None = None  # the arrays in the memory of each array that has some of its own
     found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, np.ndarray):
@@ -232,6 +229,11 @@ def given_back(values: Mapping[str, Any], held: Iterable[Any]) -> dict[str, Any]
             elif not value.flags.writeable:
                 value = value.copy()
             else:
+                if parts is None:
+                    parts = {}
+                    for array in held:
+                        if isinstance(array, np.ndarray):
+                            parts.setdefault(_owner(array), []).append(array)
                 others = parts.setdefault(_owner(value), [])
                 if others and any(np.may_share_memory(value, other) for other in others):
                     value = value.copy()
