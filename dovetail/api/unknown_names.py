@@ -280,6 +280,3 @@ def _names(module: str) -> list[str]:
     """The public names of a public module; none if it is not loaded."""
     found = sys.modules.get(home_of(module) or module)
     return [n for n in getattr(found, "__all__", None) or dir(found) if not n.startswith("_")] if found else []
-
-
-__all__ = ["FOREIGN", "OF_TENSORS", "instead_of_attribute", "message"]

@@ -1,9 +1,9 @@
-"""The elements of a data set in a file, for `Dataset.cache(filename)`."""
+"""Elements of a data set in a file, for `Dataset.cache(filename)`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator as Walk, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -11,35 +11,40 @@ import msgpack
 
 from ..graph.core.errors import DataLossError, InvalidArgumentError
 from ..graph.formats.record_format import MAX_RECORD, MalformedError, Reader, extension
-from .kind_registry import quick
-from .resumable import Steps
+from .kind_registry import stop_when_cancelled
+from .resumable import StepIterator
 from .spec import Component, Element
 
 FORMAT = "dovetail-elements-1"
 
 
-def cached_in_file(name: str, make: Callable[[], Walk[Element]], components: Sequence[Component]) -> Walk[Element]:
-    """The elements that a file holds; without one: those that `make` gives, which a file holds when all were taken.
+def cached_in_file(
+    name: str, make: Callable[[], Iterator[Element]], components: Sequence[Component]
+) -> Iterator[Element]:
+    """Reads the elements from a file. If there is none, yields the elements of `make()` and writes them to the file.
+
+    The file appears under its name when the last element was taken.
 
     Raises:
-        DataLossError: the file is damaged. InvalidArgumentError: its elements are of other types.
+        DataLossError: the file is damaged.
+        InvalidArgumentError: its elements have other types.
     """
     path = Path(f"{name}.elements")
     if path.exists():
-        return quick(_read(path, components))
+        return stop_when_cancelled(_read(path, components))
     path.parent.mkdir(parents=True, exist_ok=True)
     partial, elements = path.with_name(f"{path.name}.{os.getpid()}.partial"), make()
-    return Steps(_Written(path, partial, partial.open("wb"), elements, components).next)
+    return StepIterator(_CacheWriter(path, partial, partial.open("wb"), elements, components).next)
 
 
-class _Written:
-    """Elements that a file is to hold; dropped before the end, it leaves none."""
+class _CacheWriter:
+    """Passes elements on and writes them to a file. If it is dropped before the last element, it deletes the file."""
 
     def __init__(
-        self, path: Path, partial: Path, file: IO[bytes], elements: Walk[Element], components: Sequence[Component]
+        self, path: Path, partial: Path, file: IO[bytes], elements: Iterator[Element], components: Sequence[Component]
     ) -> None:
         self._path, self._partial, self._file, self._elements, self._count = path, partial, file, elements, 0
-        # The packer refers to this list alone: with `self` in it, a dropped walk would keep its file until the next garbage collection.
+        # The packer refers to this list and not to `self`: a reference cycle would keep the file open until a garbage collection.
         pieces: list[bytes] = []
         self._pieces = pieces
         self._pack = msgpack.Packer(default=lambda value: extension(value, pieces), autoreset=True).pack
@@ -66,7 +71,7 @@ class _Written:
             self._partial.unlink(missing_ok=True)
 
 
-def _read(path: Path, components: Sequence[Component]) -> Walk[Element]:
+def _read(path: Path, components: Sequence[Component]) -> Iterator[Element]:
     count, ended = 0, False
     try:
         with path.open("rb") as file:
@@ -74,7 +79,7 @@ def _read(path: Path, components: Sequence[Component]) -> Walk[Element]:
             kind, types = next(records)
             if kind != FORMAT or types != tuple([c.dtype for c in components]):
                 raise InvalidArgumentError.of(
-                    f"{path} does not hold elements of {[c.dtype.name for c in components]}: delete it, or cache elsewhere"
+                    f"{path} does not hold elements of {[c.dtype.name for c in components]}. Delete it, or cache in another file"
                 )
             for kind, what in records:
                 if kind == "e":
@@ -86,6 +91,3 @@ def _read(path: Path, components: Sequence[Component]) -> Walk[Element]:
         raise DataLossError.of(f"{path} is damaged: {e}. Delete it") from None
     if not ended:
         raise DataLossError.of(f"{path} ends too early. Delete it")
-
-
-__all__ = ["cached_in_file"]

@@ -1,4 +1,4 @@
-"""Checks of what a user hands to a data set."""
+"""Checks of the arguments of data sets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..graph.core.dtypes import as_dtype, int64, string, variant
 from ..graph.core.graph import Tensor
 from ..graph.core.shape import Dimension, Dims, TensorShape, as_dims, compatible
 from ..graph.ops.array.concat_stack import stack
-from .runtime_values import Number, as_known, known
+from .runtime_values import IntInput, static_int, static_value_or_tensor
 from .spec import Component, Element, as_array, flatten, pack
 
 AUTOTUNE = -1
@@ -20,31 +20,39 @@ AUTOTUNE = -1
 
 
 def positive(name: str, value: int) -> None:
-    """ValueError unless a size is at least 1."""
+    """Raises ValueError unless a size is at least 1."""
     if value < 1:
         raise ValueError(f"{name} must be at least 1, not {value}")
 
 
-def at_least_one(name: str, number: Number) -> None:
-    """ValueError unless a number is at least 1, if it is known."""
-    value = as_known(number)
+def at_least_one(name: str, number: IntInput) -> None:
+    """Raises ValueError if a number is known and less than 1."""
+    value = static_int(number)
     if value is not None:
         positive(name, value)
 
 
 def need_tensors(components: Sequence[Component], what: str) -> None:
-    """TypeError if elements hold data sets: `window` makes such elements."""
+    """Raises TypeError if elements hold data sets, as those of `window` do."""
     if any(c.dtype is variant for c in components):
         raise TypeError(
-            f"{what}: the elements hold data sets (windows), not tensors. Make tensors of them with flat_map first"
+            f"{what}: the elements hold data sets (windows), not tensors. Convert them to tensors with flat_map first"
         )
 
 
 def dims_of_shape(shape: Any, late: list[Tensor], dims: Dims) -> Any:
-    """Sizes to fill up to, None for the largest; "given" for a tensor whose value only a step has, which goes to `late`.
+    """Returns a padded shape: sizes, with None for the largest size in the batch.
+
+    If only a step can compute the shape, returns "given" and appends the tensor to `late`.
+
+    Args:
+        shape: the user's argument.
+        late: receives the tensor.
+        dims: shape of the component.
 
     Raises:
-        TypeError: they are no whole numbers. ValueError: they are no list, or elements of `dims` do not fit.
+        TypeError: the sizes are not integers.
+        ValueError: the shape is not 1-D, or elements of shape `dims` do not fit.
     """
     found = _sizes(shape, late)
     rank = late[-1].dims if found == "given" else None
@@ -62,7 +70,7 @@ def _sizes(shape: Any, late: list[Tensor]) -> Any:
         shape = stack([convert(n, dtype=int64) if not isinstance(n, Tensor) else n for n in shape])
     if shape is None:
         return None
-    found = known(shape)
+    found = static_value_or_tensor(shape)
     if isinstance(found, Tensor):
         if found.dtype.base is not int64 or (found.dims is not None and len(found.dims) != 1):
             raise TypeError(
@@ -90,7 +98,7 @@ def _whole(shape: Any, sizes: Any) -> Dims:
 
 
 def check_padded(dims: Dims, padded: Any) -> None:
-    """ValueError: elements of a shape cannot be filled up to another one."""
+    """Raises ValueError if elements of shape `dims` cannot be padded to shape `padded`."""
     if dims is None or padded is None or padded == "given":
         return
     fits = len(dims) == len(padded) and all(n is None or m is None or n <= m for n, m in zip(dims, padded, strict=True))
@@ -101,10 +109,10 @@ def check_padded(dims: Dims, padded: Any) -> None:
 
 
 def padding(value: Any, component: Component) -> Any:
-    """What a component is filled up with. TypeError: it is of another type. ValueError: no scalar."""
+    """Returns the padding value of a component. TypeError: its type differs. ValueError: it is not a scalar."""
     if value is None:
         return np.array(b"", object) if component.dtype is string else np.zeros((), component.dtype.np)
-    found = known(value)
+    found = static_value_or_tensor(value)
     if isinstance(found, Tensor):
         dtype, dims = found.dtype.base, found.dims
     else:
@@ -120,30 +128,30 @@ def padding(value: Any, component: Component) -> Any:
 
 
 def shapes_for(shapes: Any, structure: Any) -> list[Any]:
-    """The shapes for a structure: a shape may itself be a list or a tuple."""
+    """Returns the shapes, flattened like `structure`. A shape may itself be a list or a tuple."""
     if isinstance(structure, tuple) and isinstance(shapes, tuple):
         if len(structure) != len(shapes):
-            raise TypeError(f"The structures differ: {len(structure)} parts, and shapes {shapes}")
+            raise TypeError(f"The structures differ: there are {len(structure)} parts, but the shapes are {shapes}")
         return [s for part, inner in zip(shapes, structure, strict=True) for s in shapes_for(part, inner)]
     if isinstance(structure, dict) and isinstance(shapes, dict):
         return [s for key in sorted(structure) for s in shapes_for(shapes[key], structure[key])]
     return [shapes]
 
 
-def described(output_types: Any, output_shapes: Any = None) -> tuple[Any, list[Component]]:
-    """A structure and its components, from their types and shapes; None: any shapes."""
+def element_spec(output_types: Any, output_shapes: Any = None) -> tuple[Any, list[Component]]:
+    """Returns the structure and the components of elements, from their types and shapes; None: unknown shapes."""
     types = [as_dtype(t) for t in flatten(output_types)]
     structure = pack(output_types, [0] * len(types))
     shapes = (
         [None] * len(types) if output_shapes is None else [as_dims(s) for s in shapes_for(output_shapes, structure)]
     )
     if len(shapes) != len(types):
-        raise TypeError(f"The structures differ: {len(types)} types, and shapes {output_shapes}")
+        raise TypeError(f"The structures differ: there are {len(types)} types, but the shapes are {output_shapes}")
     return structure, [Component(t, dims) for t, dims in zip(types, shapes, strict=True)]
 
 
 def _parts(structure: Any, element: Any) -> list[Any]:
-    """The parts of an element where a structure has its components. TypeError: it nests otherwise, or has other keys."""
+    """Flattens an element like `structure`. TypeError: its nesting or its keys differ."""
     if isinstance(structure, Mapping):
         if isinstance(element, Mapping) and set(element) == set(structure):
             return [part for key in sorted(structure) for part in _parts(structure[key], element[key])]
@@ -154,11 +162,11 @@ def _parts(structure: Any, element: Any) -> list[Any]:
         return [element]
     components = len(flatten(structure))
     keys = f" with the keys {sorted(structure)}" if isinstance(structure, Mapping) else ""
-    raise TypeError(f"the generator gave {element!r} where {components} components{keys} are promised")
+    raise TypeError(f"`generator` yielded {element!r} where {components} components{keys} were expected")
 
 
 def checked(element: Any, structure: Any, components: Sequence[Component]) -> Element:
-    """A generator's element as arrays; TypeError where it is not what was promised."""
+    """Converts a generator's element to arrays. TypeError: it does not match `structure` and `components`."""
     values = _parts(structure, element)
     arrays = []
     for value, c in zip(values, components, strict=True):

@@ -1,33 +1,36 @@
-"""The iterators of transformations that take from several data sets, or divide one into groups: see `kind_registry.py`."""
+"""The iterators of transformations that combine several data sets, or group the elements of one.
+
+`kind_registry.py` describes their contract.
+"""
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator as Walk
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from ..graph.core.errors import InvalidArgumentError
 from ..graph.resources.cancellation import is_cancelled
 from .checks import AUTOTUNE, positive
-from .kind_registry import Described, kind
-from .prefetch import Ahead
-from .resumable import Steps, after, flattened, then
-from .runtime_values import At
+from .kind_registry import DatasetBase, kind
+from .prefetch import Prefetcher
+from .resumable import StepIterator, chain_lazily, flatten_iterators, skip_elements
+from .runtime_values import IterationContext
 from .spec import Array, Element
 
 # --- several ---------------------------------------------------------------------------------------------------------
 
 
 @kind("zip")
-def _zip(d: Described, at: At, skip: int) -> Walk[Element]:
-    walks = [p._walk(at.into(i), skip) for i, p in enumerate(d._inputs)]
+def _zip(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    walks = [p._iterate(context.child(i), skip) for i, p in enumerate(d._inputs)]
 
     def step() -> Element:
         found: list[Array] = []
         failed: Exception | None = None
-        for walk in walks:  # all, also if one fails: the next elements belong together
+        for walk in walks:  # advance all, even if one fails, so that they stay aligned
             try:
                 found.extend(next(walk))
             except StopIteration:
@@ -41,43 +44,47 @@ def _zip(d: Described, at: At, skip: int) -> Walk[Element]:
             raise StopIteration
         return found
 
-    return Steps(step)
+    return StepIterator(step)
 
 
 @kind("concatenate")
-def _concatenate(d: Described, at: At, skip: int) -> Walk[Element]:
+def _concatenate(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
     one, other = d._inputs
     size = one._size
     if size is None:
-        return after(then(one._walk(at.into(0), 0), lambda: other._walk(at.into(1), 0)), skip)
-    return then(one._walk(at.into(0), skip), lambda: other._walk(at.into(1), int(max(0, skip - size))))
+        return skip_elements(
+            chain_lazily(one._iterate(context.child(0), 0), lambda: other._iterate(context.child(1), 0)), skip
+        )
+    return chain_lazily(
+        one._iterate(context.child(0), skip), lambda: other._iterate(context.child(1), int(max(0, skip - size)))
+    )
 
 
 @kind("interleave")
-def _interleave(d: Described, at: At, skip: int) -> Walk[Element]:
-    cycle, block = at.number(d._params["cycle_length"]), at.number(d._params["block_length"])
+def _interleave(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    cycle, block = context.int_of(d._params["cycle_length"]), context.int_of(d._params["block_length"])
     if cycle == AUTOTUNE:
         cycle = os.cpu_count() or 1
     for name, value in (("cycle_length", cycle), ("block_length", block)):
         if value < 1:
             raise InvalidArgumentError.of(f"`{name}` must be > 0, not {value}")
     calls = d._params["calls"]
-    return after(_Interleaved(d, at, cycle, block, None if calls is None else at.number(calls)), skip)
+    return skip_elements(_Interleaved(d, context, cycle, block, None if calls is None else context.int_of(calls)), skip)
 
 
 class _Interleaved:
-    """Interleaves the data sets that a function makes of elements, round-robin. An error belongs to one element.
+    """Interleaves the data sets that a function returns for the elements, round-robin. It continues after an error.
 
-    As in TensorFlow, an element that fails takes a turn only if a number of parallel calls is given, be it 1. A data set that cannot be
-    made is then one of a single element, which fails.
+    As in TensorFlow, an element that fails counts in its block only if `num_parallel_calls` is given. If the function fails, its data set
+    then has one element, which fails.
     """
 
-    def __init__(self, d: Described, at: At, cycle: int, block: int, calls: int | None) -> None:
-        self._at, self._block, self._parallel = at, block, calls is not None
+    def __init__(self, d: DatasetBase, context: IterationContext, cycle: int, block: int, calls: int | None) -> None:
+        self._at, self._block, self._parallel = context, block, calls is not None
         self._ahead = calls is not None and (calls == AUTOTUNE or calls > 1)
-        self._opened = d._params["function"].at(at)
-        self._inputs = enumerate(d._inputs[0]._walk(at, 0))
-        self._slots: list[Walk[Element] | None] = [None] * cycle
+        self._opened = d._params["function"].bind(context)
+        self._inputs = enumerate(d._inputs[0]._iterate(context, 0))
+        self._slots: list[Iterator[Element] | None] = [None] * cycle
         self._slot = self._taken = 0
 
     def __iter__(self) -> _Interleaved:
@@ -105,22 +112,22 @@ class _Interleaved:
                 self._count()
                 found: Element = element
                 return found
-            self._slots[self._slot] = None  # it has ended: the next round starts the next data set
+            self._slots[self._slot] = None  # this data set has ended; the next round opens another one here
             self._turn()
         raise StopIteration
 
-    def _open(self) -> Walk[Element] | None:
-        """The data set of the next element; None: there is none."""
+    def _open(self) -> Iterator[Element] | None:
+        """Opens the data set of the next element. None: there is no next element."""
         try:
             i, element = next(self._inputs, (-1, None))
             if element is None:
                 return None
-            here = self._opened(element, i, self._at.into(i))
+            here = self._opened(element, i, self._at.child(i))
         except Exception as e:
             if not self._parallel or is_cancelled():
                 raise
             return _failing(e)
-        return Ahead(here, self._block + 1) if self._ahead else here
+        return Prefetcher(here, self._block + 1) if self._ahead else here
 
     def _count(self) -> None:
         self._taken += 1
@@ -135,16 +142,16 @@ class _Interleaved:
         self._slots = [None] * len(self._slots)
 
 
-def _failing(error: Exception) -> Walk[Element]:
+def _failing(error: Exception) -> Iterator[Element]:
     yield from ()
     raise error
 
 
 @kind("sample")
-def _sample(d: Described, at: At, skip: int) -> Walk[Element]:
-    rng, left = at.random(d._params["seed"]), np.array(d._params["weights"], float)
+def _sample(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    rng, left = context.random(d._params["seed"]), np.array(d._params["weights"], float)
 
-    walks = [p._walk(at.into(i), 0) for i, p in enumerate(d._inputs)]
+    walks = [p._iterate(context.child(i), 0) for i, p in enumerate(d._inputs)]
 
     def draw() -> Element:
         while left.any():
@@ -155,37 +162,37 @@ def _sample(d: Described, at: At, skip: int) -> Walk[Element]:
             left[i] = 0
         raise StopIteration
 
-    return after(Steps(draw), skip)
+    return skip_elements(StepIterator(draw), skip)
 
 
 @kind("choose")
-def _choose(d: Described, at: At, skip: int) -> Walk[Element]:
+def _choose(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
     *datasets, choice = d._inputs
 
-    walks = [p._walk(at.into(i), 0) for i, p in enumerate(datasets)]
-    choices = choice._walk(at.into(len(walks)), 0)
+    walks = [p._iterate(context.child(i), 0) for i, p in enumerate(datasets)]
+    choices = choice._iterate(context.child(len(walks)), 0)
 
     def choose() -> Element:
         while True:
             (which,) = next(choices)
             if not 0 <= which < len(walks):
                 raise InvalidArgumentError.of(
-                    f"The choice {which} is none of the {len(walks)} data sets: they count from 0"
+                    f"The choice {which} is not the index of one of the {len(walks)} data sets, which count from 0"
                 )
             element = next(walks[int(which)], None)
             if element is not None:
                 return element
 
-    return after(Steps(choose), skip)
+    return skip_elements(StepIterator(choose), skip)
 
 
-# --- by groups -------------------------------------------------------------------------------------------------------
+# --- groups of elements ----------------------------------------------------------------------------------------------
 
 
 def _collected(
-    elements: Walk[Element], key_of: Callable[[Element, int], int], size_of: Callable[[int], int]
-) -> Walk[tuple[int, list[Element]]]:
-    """Yields (key, elements of a window): full windows as soon as they are full, then the partial ones by key."""
+    elements: Iterator[Element], key_of: Callable[[Element, int], int], size_of: Callable[[int], int]
+) -> Iterator[tuple[int, list[Element]]]:
+    """Yields (key, elements of a window). A window comes when it is full; at the end the partial windows follow, ordered by key."""
     waiting: dict[int, list[Element]] = {}
     numbered = enumerate(elements)
 
@@ -198,54 +205,57 @@ def _collected(
             if len(window) >= size_of(key):
                 return key, waiting.pop(key)
 
-    return then(Steps(step), lambda: iter(sorted(waiting.items())))
+    return chain_lazily(StepIterator(step), lambda: iter(sorted(waiting.items())))
 
 
 @kind("group_by_window")
-def _grouped(d: Described, at: At, skip: int) -> Walk[Element]:
-    key, reduced = d._params["key"].at(at), d._params["reduce"].at(at)
+def _grouped(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    key, reduced = d._params["key"].bind(context), d._params["reduce"].bind(context)
     window_size, elements = d._params["window_size"], d._params["elements"]
-    sizes = None if isinstance(window_size, int) else window_size.at(at)
+    sizes = None if isinstance(window_size, int) else window_size.bind(context)
 
     def size_of(key: int) -> int:
         size = window_size if sizes is None else int(sizes([np.array(key, np.int64)], 0)[0])
         positive("window_size", size)
         return int(size)
 
-    def opened(numbered: tuple[int, tuple[int, list[Element]]]) -> Walk[Element]:
+    def opened(numbered: tuple[int, tuple[int, list[Element]]]) -> Iterator[Element]:
         number, (found, window) = numbered
-        made: Walk[Element] = reduced(
-            [np.array(found, np.int64)], number, at.into(number).with_values({elements: window})
+        made: Iterator[Element] = reduced(
+            [np.array(found, np.int64)], number, context.child(number).with_values({elements: window})
         )
         return made
 
-    full = _collected(d._inputs[0]._walk(at, 0), lambda e, i: int(key(e, i)[0]), size_of)
-    return after(flattened(map(opened, enumerate(full))), skip)
+    full = _collected(d._inputs[0]._iterate(context, 0), lambda e, i: int(key(e, i)[0]), size_of)
+    return skip_elements(flatten_iterators(map(opened, enumerate(full))), skip)
 
 
 @kind("bucket")
-def _bucket(d: Described, at: At, skip: int) -> Walk[Element]:
-    """Batches a window; there is one input after the first for each bucket."""
-    length, ends = d._params["length"].at(at), np.asarray(d._params["boundaries"], np.int64)
+def _bucket(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    """Batches elements of similar length. The inputs after the first one are the batched windows, one per bucket."""
+    length, ends = d._params["length"].bind(context), np.asarray(d._params["boundaries"], np.int64)
     source, *batchers = d._inputs
 
     def bucket_of(element: Element, i: int) -> int:
         return int(np.searchsorted(ends, int(length(element, i)[0]), side="right"))
 
-    def batches(collected: tuple[int, list[Element]]) -> Walk[Element]:
+    def batches(collected: tuple[int, list[Element]]) -> Iterator[Element]:
         bucket, window = collected
         if d._params["bounded"] and bucket == len(ends):
             raise ValueError(f"When pad_to_bucket_boundary=True, elements must have length < {ends[-1]}")
-        return batchers[bucket]._walk(at.with_values({d._params["elements"]: window}), 0)
+        return batchers[bucket]._iterate(context.with_values({d._params["elements"]: window}), 0)
 
-    full = _collected(source._walk(at, 0), bucket_of, d._params["sizes"].__getitem__)
-    return after(flattened(map(batches, full)), skip)
+    full = _collected(source._iterate(context, 0), bucket_of, d._params["sizes"].__getitem__)
+    return skip_elements(flatten_iterators(map(batches, full)), skip)
 
 
 @kind("in_whole_rounds")
-def _in_whole_rounds(d: Described, at: At, skip: int) -> Walk[Element]:
-    """Yields the batches, then empty batches until the last round is complete. The shape of an empty sparse batch has no rows either."""
-    replicas, taken, elements = d._params["replicas"], skip, d._inputs[0]._walk(at, skip)
+def _in_whole_rounds(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    """Yields the batches, then empty batches until their number is a multiple of the number of replicas.
+
+    The dense shape of an empty sparse batch has 0 rows.
+    """
+    replicas, taken, elements = d._params["replicas"], skip, d._inputs[0]._iterate(context, skip)
     last: Element | None = None
 
     def step() -> Element:
@@ -260,11 +270,11 @@ def _in_whole_rounds(d: Described, at: At, skip: int) -> Walk[Element]:
         taken += 1
         return last
 
-    def rest() -> Walk[Element]:
+    def rest() -> Iterator[Element]:
         if last is None or taken % replicas == 0:
             return iter(())
         shapes = set(d._params["shapes"])
         empty = [np.concatenate([[0], a[1:]]).astype(a.dtype) if i in shapes else a[:0] for i, a in enumerate(last)]
         return itertools.repeat(empty, replicas - taken % replicas)
 
-    return then(Steps(step), rest)
+    return chain_lazily(StepIterator(step), rest)

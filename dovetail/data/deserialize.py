@@ -1,6 +1,6 @@
 """Deserializes the data sets that `serialize.py` wrote.
 
-The input is not trusted: nothing is evaluated, and only the kinds and ops that are registered here are accepted.
+The input is untrusted. Nothing in it is evaluated as code, and only registered kinds and ops are accepted.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ..graph.io.serialization import extend_from_bytes
 from ..graph.ops.io.iterators import decoders
 from .dataset import Dataset
 from .function import DatasetFunction, Function
-from .kind_registry import WALKS
-from .runtime_values import Given
+from .kind_registry import ELEMENT_ITERATORS
+from .runtime_values import RuntimeInputs
 from .spec import Array, Component
 
 
 def decode(description: bytes, arrays: Sequence[Array]) -> Dataset:
-    """The data set of a description. InvalidArgumentError: it is malformed."""
+    """Returns the data set of a description. InvalidArgumentError: the description is malformed."""
     try:
         top, count, names, records = unpacked(description)
         found: Dataset = _Reader(names, arrays).read(records)[top]
@@ -39,14 +39,14 @@ def decode(description: bytes, arrays: Sequence[Array]) -> Dataset:
 
 class _Reader:
     def __init__(self, names: Sequence[Any], arrays: Sequence[Array]) -> None:
-        self._names = [Given((), str(name), int(count)) for name, count in names]
+        self._names = [RuntimeInputs((), str(name), int(count)) for name, count in names]
         self._arrays = arrays
         self._datasets: list[Dataset] = []
 
     def read(self, records: Sequence[Any]) -> list[Dataset]:
         for kind, inputs, components, params in records:
-            if kind not in WALKS:
-                raise MalformedError(f"no kind of data set is called {kind!r}")
+            if kind not in ELEMENT_ITERATORS:
+                raise MalformedError(f"there is no kind of data set {kind!r}")
             made = [Component(self._dtype(t), as_dims(dims)) for t, dims in components]
             given = {str(k): self._param(v) for k, v in params.items()}
             self._datasets.append(Dataset(kind, None, made, [self._datasets[i] for i in inputs], **given))
@@ -54,7 +54,7 @@ class _Reader:
 
     def _dtype(self, dtype: Any) -> DType:
         if not isinstance(dtype, DType):
-            raise MalformedError(f"{dtype!r} is no element type")
+            raise MalformedError(f"{dtype!r} is not an element type")
         return dtype
 
     def _param(self, value: Any) -> Any:
@@ -73,7 +73,7 @@ class _Reader:
                 return DatasetFunction(self._function(*function), self._datasets[result], self._param(windows))
             case "tuple":
                 return tuple([self._param(p) for p in parts])
-        raise MalformedError(f"a parameter of kind {kind!r}")
+        raise MalformedError(f"unknown kind of parameter {kind!r}")
 
     def _function(self, data: bytes, inputs: Sequence[str], outputs: Sequence[str], given: int | None) -> Function:
         graph = Graph()
@@ -83,5 +83,3 @@ class _Reader:
 
 
 decoders[:] = [decode]
-
-__all__ = ["decode"]

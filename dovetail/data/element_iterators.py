@@ -1,10 +1,10 @@
-"""The iterators of sources and transformations of data sets: see `kind_registry.py`."""
+"""The iterators of sources, and of transformations of one data set. `kind_registry.py` describes their contract."""
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator as Walk, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -17,18 +17,18 @@ from ..graph.core.errors import DataLossError, InvalidArgumentError, OutOfRangeE
 from ..graph.resources.cancellation import is_cancelled
 from .cache_files import cached_in_file
 from .checks import AUTOTUNE, checked
-from .kind_registry import QUICK, Described, kind, quick
-from .prefetch import Ahead, InOrder
-from .resumable import Steps, after, filtered, first, flattened, then
-from .runtime_values import At, arrays_of
+from .kind_registry import RANDOM_ACCESS_KINDS, DatasetBase, kind, stop_when_cancelled
+from .prefetch import ParallelMap, Prefetcher
+from .resumable import StepIterator, chain_lazily, filter_numbered, first, flatten_iterators, skip_elements
+from .runtime_values import IterationContext, source_arrays
 from .spec import Array, Element
 
 # --- sources ---------------------------------------------------------------------------------------------------------
 
 
 @kind("tensor_slices")
-def _slices(d: Described, at: At, skip: int) -> Walk[Element]:
-    parts = arrays_of(at, d._params["arrays"], d._params["given"])
+def _slices(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    parts = source_arrays(context, d._params["arrays"], d._params["given"])
     counts, row = _rows_of(parts, d._params.get("sparse", ()))
     if len(counts) != 1 or None in counts:
         raise ValueError(f"All components need the same number of rows: {[p.shape for p in parts]}")
@@ -36,23 +36,26 @@ def _slices(d: Described, at: At, skip: int) -> Walk[Element]:
 
 
 def _rows_of(arrays: Sequence[Array], sparse: Sequence[int]) -> tuple[set[int | None], Callable[[int], Element]]:
-    """Returns the numbers of rows (None for a scalar), and a function that returns a row. `sparse`: where the three arrays of sparse
-    tensors begin.
+    """Returns the set of row counts (None for a scalar), and a function that returns one row of each array.
+
+    `sparse`: the index of the first of the three arrays of each sparse tensor.
     """
     if not sparse:
         counts = {len(a) if a.ndim else None for a in arrays}
-        # Also text stays an array of objects.
+        # `a[n]` would be a `bytes` object for strings; the reshaped slice stays an array.
         return counts, lambda n: [a[n : n + 1].reshape(a.shape[1:]) for a in arrays]
-    at, parts = 0, []
-    while at < len(arrays):
-        is_sparse = at in sparse
-        parts.append(_rows_of_sparse(*arrays[at : at + 3]) if is_sparse else _rows_of(arrays[at : at + 1], ()))
-        at += 3 if is_sparse else 1
+    start, parts = 0, []
+    while start < len(arrays):
+        is_sparse = start in sparse
+        width = 3 if is_sparse else 1
+        columns = arrays[start : start + width]
+        parts.append(_rows_of_sparse(*columns) if is_sparse else _rows_of(columns, ()))
+        start += width
     return set().union(*[c for c, _ in parts]), lambda n: [a for _, row in parts for a in row(n)]
 
 
 def _rows_of_sparse(indices: Array, values: Array, shape: Array) -> tuple[set[int | None], Callable[[int], Element]]:
-    """Does the same for one sparse tensor. A row has its values, the other coordinates, and the other sizes."""
+    """Does the same for one sparse tensor. A row has the coordinates and sizes of the other axes."""
     if not len(shape):
         return {None}, lambda n: []
     order = np.argsort(indices[:, 0], kind="stable")
@@ -66,39 +69,45 @@ def _rows_of_sparse(indices: Array, values: Array, shape: Array) -> tuple[set[in
 
 
 @kind("tensors")
-def _tensors(d: Described, at: At, skip: int) -> Walk[Element]:
+def _tensors(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
     if skip == 0:
-        yield arrays_of(at, d._params["arrays"], d._params["given"])
+        yield source_arrays(context, d._params["arrays"], d._params["given"])
 
 
 @kind("range")
-def _range(d: Described, at: At, skip: int) -> Walk[Element]:
-    for n in range(*[at.number(n) for n in d._params["args"]])[skip:]:
+def _range(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    for n in range(*[context.int_of(n) for n in d._params["args"]])[skip:]:
         yield [np.asarray(n, np.int64)]
 
 
+def range_length(*args: int) -> int:
+    """The length of `range(*args)`. It may be 2**63 or more, where `len` raises OverflowError."""
+    numbers = range(*args)
+    return max(0, (numbers.stop - numbers.start + numbers.step - (1 if numbers.step > 0 else -1)) // numbers.step)
+
+
 @kind("generator")
-def _generated(d: Described, at: At, skip: int) -> Walk[Element]:
-    arguments = arrays_of(at, d._params["arrays"], d._params["given"])
+def _generated(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    arguments = source_arrays(context, d._params["arrays"], d._params["given"])
     elements = iter(d._params["generator"](*arguments))
-    return map(partial(checked, structure=d._structure, components=d._components), after(elements, skip))
+    return map(partial(checked, structure=d._structure, components=d._components), skip_elements(elements, skip))
 
 
 @kind("window")
-def _window(d: Described, at: At, skip: int) -> Walk[Element]:
-    """Iterates over elements that another iterator has collected."""
-    return iter(at.of(d._params["elements"])[skip:])
+def _window(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    """Iterates over elements that another iterator collected."""
+    return iter(context.values_of(d._params["elements"])[skip:])
 
 
 @kind("windows")
-def _windows(d: Described, at: At, skip: int) -> Walk[Element]:
-    """Yields windows of elements, as TensorFlow's kernel makes them. An element that fails fails each window that it is in."""
-    size, shift, stride = (at.number(n) for n in d._params["numbers"])
+def _windows(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    """Yields windows of elements, as TensorFlow's kernel does. If an element fails, each window that contains it fails."""
+    size, shift, stride = (context.int_of(n) for n in d._params["numbers"])
     for name, value in (("size", size), ("shift", shift), ("stride", stride)):
         if value < 1:
             raise InvalidArgumentError.of(f"Window {name} must be greater than zero, not {value}")
-    dropped, whole = bool(at.number(d._params["drop"])), (size - 1) * stride + 1
-    elements, buffer, passed = d._inputs[0]._walk(at, 0), list[Element | Exception](), 0
+    dropped, whole = bool(context.int_of(d._params["drop"])), (size - 1) * stride + 1
+    elements, buffer, passed = d._inputs[0]._iterate(context, 0), list[Element | Exception](), 0
 
     def taken() -> Element | Exception:
         nonlocal elements
@@ -131,35 +140,35 @@ def _windows(d: Described, at: At, skip: int) -> Walk[Element]:
                 raise failed
         return [_held([[a] for a in column]) for column in zip(*rows, strict=True)]
 
-    return after(Steps(step), skip)
+    return skip_elements(StepIterator(step), skip)
 
 
 def _held(elements: list[Element]) -> Array:
-    """The elements of a data set as one component."""
+    """Returns a scalar object array that holds the elements of a data set."""
     out = np.empty((), object)
     out[()] = elements
     return out
 
 
-# --- one after the other ---------------------------------------------------------------------------------------------
+# --- element by element ----------------------------------------------------------------------------------------------
 
 
 @kind("map")
-def _map(d: Described, at: At, skip: int) -> Walk[Element]:
-    call, calls = d._params["function"].at(at, ends=d._params.get("ends", True)), d._params["calls"]
+def _map(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    call, calls = d._params["function"].bind(context, ends=d._params.get("ends", True)), d._params["calls"]
     if calls is not None:
-        calls = (os.cpu_count() or 1) if calls == AUTOTUNE else at.number(calls)
-    numbered = zip(d._inputs[0]._walk(at, skip), itertools.count(skip), strict=False)
+        calls = (os.cpu_count() or 1) if calls == AUTOTUNE else context.int_of(calls)
+    numbered = zip(d._inputs[0]._iterate(context, skip), itertools.count(skip), strict=False)
     if calls is not None and calls > 1:
-        return _Mapped(InOrder(call, numbered, calls, at.sloppy))
+        return _Mapped(ParallelMap(call, numbered, calls, context.sloppy))
     return _Mapped(itertools.starmap(call, numbered))
 
 
 class _Mapped:
-    """Iterates over the results of a function. It ends when a queue or an iterator that the function reads ends."""
+    """Iterates over the results of a function. It ends when the function raises OutOfRangeError, as a closed queue does."""
 
-    def __init__(self, found: Walk[Element]) -> None:
-        self._found: Walk[Element] | None = found
+    def __init__(self, found: Iterator[Element]) -> None:
+        self._found: Iterator[Element] | None = found
 
     def __iter__(self) -> _Mapped:
         return self
@@ -175,19 +184,21 @@ class _Mapped:
 
 
 @kind("with_options")
-def _with_options(d: Described, at: At, skip: int) -> Walk[Element]:
-    return d._inputs[0]._walk(replace(at, sloppy=True) if d._params["sloppy"] else at, skip)
+def _with_options(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    return d._inputs[0]._iterate(replace(context, sloppy=True) if d._params["sloppy"] else context, skip)
 
 
 @kind("filter")
-def _filter(d: Described, at: At, skip: int) -> Walk[Element]:
-    keep = d._params["function"].at(at)
-    return after(filtered(d._inputs[0]._walk(at, 0), lambda i, element: bool(keep(element, i)[0])), skip)
+def _filter(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    keep = d._params["function"].bind(context)
+    return skip_elements(
+        filter_numbered(d._inputs[0]._iterate(context, 0), lambda i, element: bool(keep(element, i)[0])), skip
+    )
 
 
 @kind("ignore_errors")
-def _without_errors(d: Described, at: At, skip: int) -> Walk[Element]:
-    elements = d._inputs[0]._walk(at, 0)
+def _without_errors(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    elements = d._inputs[0]._iterate(context, 0)
 
     def step() -> Element:
         while True:
@@ -199,24 +210,24 @@ def _without_errors(d: Described, at: At, skip: int) -> Walk[Element]:
                 if is_cancelled():
                     raise
 
-    return after(Steps(step), skip)
+    return skip_elements(StepIterator(step), skip)
 
 
 @kind("take_while")
-def _take_while(d: Described, at: At, skip: int) -> Walk[Element]:
-    holds = d._params["function"].at(at)
-    pairs = itertools.takewhile(lambda pair: holds(pair[1], pair[0])[0], enumerate(d._inputs[0]._walk(at, 0)))
-    return after(map(itemgetter(1), pairs), skip)
+def _take_while(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    holds = d._params["function"].bind(context)
+    pairs = itertools.takewhile(lambda pair: holds(pair[1], pair[0])[0], enumerate(d._inputs[0]._iterate(context, 0)))
+    return skip_elements(map(itemgetter(1), pairs), skip)
 
 
 @kind("shuffle")
-def _shuffle(d: Described, at: At, skip: int) -> Walk[Element]:
-    size = at.number(d._params["buffer_size"])
+def _shuffle(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    size = context.int_of(d._params["buffer_size"])
     if size < 1:
         raise InvalidArgumentError.of(f"buffer_size must be greater than zero, not {size}")
-    rng = at.random(d._params["seed"], d._params["reshuffle"])
+    rng = context.random(d._params["seed"], d._params["reshuffle"])
 
-    elements = d._inputs[0]._walk(at, 0)
+    elements = d._inputs[0]._iterate(context, 0)
     buffer: list[Element] = []
 
     def draw() -> Element:
@@ -226,27 +237,30 @@ def _shuffle(d: Described, at: At, skip: int) -> Walk[Element]:
         buffer[i], buffer[-1] = buffer[-1], buffer[i]
         return buffer.pop()
 
-    def rest() -> Walk[Element]:
+    def rest() -> Iterator[Element]:
         return map(buffer.__getitem__, rng.permutation(len(buffer)))
 
-    return after(then(Steps(draw), rest), skip)
+    return skip_elements(chain_lazily(StepIterator(draw), rest), skip)
 
 
 @kind("take")
-def _take(d: Described, at: At, skip: int) -> Walk[Element]:
-    count, elements = at.number(d._params["count"]), d._inputs[0]._walk(at, skip)
+def _take(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    count, elements = context.int_of(d._params["count"]), d._inputs[0]._iterate(context, skip)
     return elements if count < 0 else first(elements, count - skip)
 
 
 @kind("skip")
-def _skip(d: Described, at: At, skip: int) -> Walk[Element]:
-    """Leaves out elements. One that fails does not count and its error is raised, as in TensorFlow 1; 2.21 then forgets those before it."""
-    count, (source,) = at.number(d._params["count"]), d._inputs
+def _skip(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    """Skips elements. An element that fails raises its error and does not count, as in TensorFlow 1.
+
+    TensorFlow 2.21 counts from 0 again after an error.
+    """
+    count, (source,) = context.int_of(d._params["count"]), d._inputs
     if count < 0:
         return iter(())
-    if source._kind in QUICK:  # its elements do not fail, so none of them has to be made
-        return source._walk(at, count + skip)
-    left, elements = count, source._walk(at, 0)
+    if source._kind in RANDOM_ACCESS_KINDS:  # its elements do not fail, so skipping need not make them
+        return source._iterate(context, count + skip)
+    left, elements = count, source._iterate(context, 0)
 
     def step() -> Element:
         nonlocal left
@@ -255,29 +269,29 @@ def _skip(d: Described, at: At, skip: int) -> Walk[Element]:
             left -= 1
         return next(elements)
 
-    return after(Steps(step), skip)
+    return skip_elements(StepIterator(step), skip)
 
 
 @kind("shard")
-def _shard(d: Described, at: At, skip: int) -> Walk[Element]:
-    count, index = at.number(d._params["num_shards"]), at.number(d._params["index"])
+def _shard(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    count, index = context.int_of(d._params["num_shards"]), context.int_of(d._params["index"])
     if not 0 <= index < count:
         raise InvalidArgumentError.of(f"index must be in [0, {count}), not {index}")
-    return filtered(d._inputs[0]._walk(at, skip * count), lambda i, element: i % count == index)
+    return filter_numbered(d._inputs[0]._iterate(context, skip * count), lambda i, element: i % count == index)
 
 
 @kind("repeat")
-def _repeat(d: Described, at: At, skip: int) -> Walk[Element]:
+def _repeat(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
     (source,), size = d._inputs, d._inputs[0]._size
-    count = at.number(d._params["count"])
-    begin, left = 0, 0  # the first round, and the elements to leave out of it
+    count = context.int_of(d._params["count"])
+    begin, left = 0, 0  # the first round, and the number of its elements to skip
     if size == float("inf"):
         left = skip
     elif size:
         begin, left = divmod(skip, int(size))
     rounds = itertools.count(begin) if count < 0 else iter(range(begin, count))
-    walk: Walk[Element] = iter(())
-    is_empty = False  # the round so far
+    walk: Iterator[Element] = iter(())
+    is_empty = False  # whether this round has had no element yet
 
     def step() -> Element:
         nonlocal walk, is_empty
@@ -286,37 +300,37 @@ def _repeat(d: Described, at: At, skip: int) -> Walk[Element]:
                 element = next(walk)
             except StopIteration:
                 if is_empty and count < 0:
-                    raise  # an endless repetition of nothing
+                    raise  # repeating an empty data set would never end
                 i = next(rounds)
                 passed = left if i == begin else 0
-                walk, is_empty = source._walk(at.into(i), passed), not passed
+                walk, is_empty = source._iterate(context.child(i), passed), not passed
             else:
                 is_empty = False
                 return element
 
-    # How long a round of unknown size is shows only at its end.
-    return Steps(step) if size else after(Steps(step), skip)
+    # The number of rounds to skip is known only if the size of a round is.
+    return StepIterator(step) if size else skip_elements(StepIterator(step), skip)
 
 
 @kind("cache")
-def _cache(d: Described, at: At, skip: int) -> Walk[Element]:
+def _cache(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
     params, source = d._params, d._inputs[0]
-    # Whichever round fills the cache, it holds the elements of the first one: a restored iterator may begin in a later round.
-    begin = replace(at, seeds=(at.seeds[0], *[0] * len(at.seeds[1:])))
+    # The cache holds the elements of the first round, even if a restored iterator fills it in a later one.
+    begin = replace(context, seeds=(context.seeds[0], *[0] * len(context.seeds[1:])))
     if params["filename"]:
-        name = arrays_of(at, params["filename"], params["given"])[0].item().decode()
-        at.check_file(name)
-        return after(cached_in_file(name, lambda: source._walk(begin, 0), d._components), skip)
+        name = source_arrays(context, params["filename"], params["given"])[0].item().decode()
+        context.check_file(name)
+        return skip_elements(cached_in_file(name, lambda: source._iterate(begin, 0), d._components), skip)
     return _cached(d, begin, skip)
 
 
-def _cached(d: Described, at: At, skip: int) -> Walk[Element]:
+def _cached(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
     kept: dict[int, list[Element]] = d._memory
-    start = at.seeds[0] if d._given else 0  # a data set of tensors has other elements with each start
+    start = context.seeds[0] if d._runtime_inputs else 0  # runtime inputs may differ at each start
     if start in kept:
-        return quick(iter(kept[start][skip:]))
+        return stop_when_cancelled(iter(kept[start][skip:]))
     elements: list[Element] = []
-    source = d._inputs[0]._walk(at, 0)
+    source = d._inputs[0]._iterate(context, 0)
 
     def step() -> Element:
         try:
@@ -327,35 +341,37 @@ def _cached(d: Described, at: At, skip: int) -> Walk[Element]:
             raise
         return elements[-1]
 
-    return after(Steps(step), skip)
+    return skip_elements(StepIterator(step), skip)
 
 
 @kind("prefetch")
-def _prefetch(d: Described, at: At, skip: int) -> Walk[Element]:
-    size = at.number(d._params["buffer_size"])
+def _prefetch(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    size = context.int_of(d._params["buffer_size"])
     if size == AUTOTUNE or size == 0:
-        size = 2  # one that is taken, one that is made
+        size = 2  # the consumer takes one while the thread makes the other
     if size < 1:
         raise InvalidArgumentError.of(f"buffer_size must be >= 0, not {size}")
-    return Ahead(d._inputs[0]._walk(at, skip), size)
+    return Prefetcher(d._inputs[0]._iterate(context, skip), size)
 
 
 # --- batches ---------------------------------------------------------------------------------------------------------
 
 
-def _rows(d: Described, at: At, skip: int, whole: bool = False) -> Walk[list[Element]]:
-    """Yields the elements of batches. If one fails, those before it in its batch are lost, as in TensorFlow, and the next batch begins
-    after it. `whole`: those after it in its batch are lost, too.
+def _rows(d: DatasetBase, context: IterationContext, skip: int, whole: bool = False) -> Iterator[list[Element]]:
+    """Yields the elements of each batch.
+
+    If an element fails, the elements before it in its batch are lost, and the next batch begins after it, as in TensorFlow. `whole`: the
+    rest of the batch is lost, too.
     """
-    size, drop = at.number(d._params["batch_size"]), bool(at.number(d._params["drop"]))
+    size, drop = context.int_of(d._params["batch_size"]), bool(context.int_of(d._params["drop"]))
     if size < 1:
         raise InvalidArgumentError.of(f"Batch size must be greater than zero, not {size}")
-    elements = d._inputs[0]._walk(at, skip * size)
+    elements = d._inputs[0]._iterate(context, skip * size)
 
     def step() -> list[Element]:
         rows: list[Element] = []
         try:
-            rows.extend(itertools.islice(elements, size))  # those before one that fails stay in the list
+            rows.extend(itertools.islice(elements, size))  # keeps the elements before one that fails
         except Exception:
             if whole and not is_cancelled():
                 _pass_over(elements, size - len(rows) - 1)
@@ -364,11 +380,11 @@ def _rows(d: Described, at: At, skip: int, whole: bool = False) -> Walk[list[Ele
             raise StopIteration
         return rows
 
-    return Steps(step)
+    return StepIterator(step)
 
 
-def _pass_over(elements: Walk[Element], count: int) -> None:
-    """Leave out so many elements, also those that fail."""
+def _pass_over(elements: Iterator[Element], count: int) -> None:
+    """Skip `count` elements, also those that fail."""
     for _ in range(count):
         try:
             next(elements)
@@ -379,9 +395,10 @@ def _pass_over(elements: Walk[Element], count: int) -> None:
                 raise
 
 
-def _is_map(d: Described) -> bool:
-    """Whether a data set is a map, apart from what passes all elements on. TensorFlow makes one step of a map and a batch, and drops maps
-    that change nothing.
+def _is_map(d: DatasetBase) -> bool:
+    """Whether a data set is a map, apart from transformations that do nothing.
+
+    TensorFlow fuses a map with a following batch, and drops maps that return their argument.
     """
     passed = {"take": ("count", -1), "skip": ("count", 0), "repeat": ("count", 1), "shard": ("num_shards", 1)}
     while True:
@@ -394,7 +411,7 @@ def _is_map(d: Described) -> bool:
 
 
 @kind("batch")
-def _batch(d: Described, at: At, skip: int) -> Walk[Element]:
+def _batch(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
     sparse = d._params["sparse"]
 
     def stacked(rows: list[Element]) -> Element:
@@ -417,11 +434,11 @@ def _batch(d: Described, at: At, skip: int) -> Walk[Element]:
             batch += _stacked_sparse(*columns[i : i + 3]) if i in sparse else [np.stack(columns[i])]
         return batch
 
-    return map(stacked, _rows(d, at, skip, whole=_is_map(d._inputs[0])))
+    return map(stacked, _rows(d, context, skip, whole=_is_map(d._inputs[0])))
 
 
 def _stacked_sparse(indices: Sequence[Array], values: Sequence[Array], shapes: Sequence[Array]) -> list[Array]:
-    """Stacks sparse arrays along a new first axis; the result has the largest sizes."""
+    """Stacks sparse arrays along a new first axis. The other sizes of the result are the largest ones."""
     if len({len(s) for s in shapes}) > 1:
         ranks = sorted({len(s) for s in shapes})
         raise InvalidArgumentError.of(f"Cannot batch sparse tensors of different ranks: {ranks}")
@@ -430,21 +447,21 @@ def _stacked_sparse(indices: Sequence[Array], values: Sequence[Array], shapes: S
 
 
 @kind("padded_batch")
-def _padded_batch(d: Described, at: At, skip: int) -> Walk[Element]:
+def _padded_batch(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
     given = d._params["shapes_given"]
-    late = iter(at.of(given)) if given is not None else iter(())
+    late = iter(context.values_of(given)) if given is not None else iter(())
     shapes: list[Any] = []
-    for known in d._params["shapes"]:
-        dims = known if known != "given" else [None if n == -1 else int(n) for n in next(late).tolist()]
+    for shape in d._params["shapes"]:
+        dims = shape if shape != "given" else [None if n == -1 else int(n) for n in next(late).tolist()]
         if any(n is not None and n < 0 for n in dims or ()):
             raise InvalidArgumentError.of(f"padded_shapes must have sizes of at least 0, or -1, not {dims}")
         shapes.append(dims)
-    values = arrays_of(at, d._params["values"], d._params["values_given"])
+    values = source_arrays(context, d._params["values"], d._params["values_given"])
 
     def padded(rows: list[Element]) -> Element:
         return [_filled(c, shapes[i], values[i], i) for i, c in enumerate(zip(*rows, strict=True))]
 
-    return map(padded, _rows(d, at, skip))
+    return map(padded, _rows(d, context, skip))
 
 
 def _filled(arrays: Sequence[Array], dims: Sequence[int | None] | None, value: Array, component: int) -> Array:
@@ -460,7 +477,7 @@ def _filled(arrays: Sequence[Array], dims: Sequence[int | None] | None, value: A
         return np.stack(arrays)
     largest = [max(a.shape[k] for a in arrays) if n is None else n for k, n in enumerate(padded)]
     out = np.empty((len(arrays), *largest), arrays[0].dtype)
-    out.fill(value.item())  # np.full would take bytes of 0 off the end of text
+    out.fill(value.item())  # np.full would strip trailing zero bytes from strings
     for row, a in zip(out, arrays, strict=True):
         if any(n > m for n, m in zip(a.shape, largest, strict=True)):
             raise DataLossError.of(
@@ -472,8 +489,8 @@ def _filled(arrays: Sequence[Array], dims: Sequence[int | None] | None, value: A
 
 
 @kind("unbatch")
-def _unbatch(d: Described, at: At, skip: int) -> Walk[Element]:
-    def rows(element: Element) -> Walk[Element]:
+def _unbatch(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    def rows(element: Element) -> Iterator[Element]:
         counts, row = _rows_of(element, d._params.get("sparse", ()))
         if len(counts) != 1 or None in counts:
             raise InvalidArgumentError.of(
@@ -481,27 +498,27 @@ def _unbatch(d: Described, at: At, skip: int) -> Walk[Element]:
             )
         return map(row, range(counts.pop() or 0))
 
-    return after(flattened(map(rows, d._inputs[0]._walk(at, 0))), skip)
+    return skip_elements(flatten_iterators(map(rows, d._inputs[0]._iterate(context, 0))), skip)
 
 
-# --- folded ----------------------------------------------------------------------------------------------------------
+# --- with a state ----------------------------------------------------------------------------------------------------
 
 
 @kind("reduce")
-def _reduce(d: Described, at: At, skip: int) -> Walk[Element]:
-    function = d._params["function"].at(at)
-    state: Element = arrays_of(at, d._params["arrays"], d._params["given"])
-    for i, element in enumerate(d._inputs[0]._walk(at, 0)):
+def _reduce(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    function = d._params["function"].bind(context)
+    state: Element = source_arrays(context, d._params["arrays"], d._params["given"])
+    for i, element in enumerate(d._inputs[0]._iterate(context, 0)):
         state = function([*state, *element], i)
     if skip == 0:
         yield state
 
 
 @kind("scan")
-def _scan(d: Described, at: At, skip: int) -> Walk[Element]:
-    function, kept = d._params["function"].at(at), d._params["state_size"]
+def _scan(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    function, kept = d._params["function"].bind(context), d._params["state_size"]
 
-    state: Element = arrays_of(at, d._params["arrays"], d._params["given"])
+    state: Element = source_arrays(context, d._params["arrays"], d._params["given"])
 
     def scanned(numbered: tuple[int, Element]) -> Element:
         nonlocal state
@@ -511,12 +528,12 @@ def _scan(d: Described, at: At, skip: int) -> Walk[Element]:
         rest: Element = found[kept:]
         return rest
 
-    return after(map(scanned, enumerate(d._inputs[0]._walk(at, 0))), skip)
+    return skip_elements(map(scanned, enumerate(d._inputs[0]._iterate(context, 0))), skip)
 
 
 @kind("single")
-def _single(d: Described, at: At, skip: int) -> Walk[Element]:
-    elements = list(itertools.islice(d._inputs[0]._walk(at, 0), 2))
+def _single(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    elements = list(itertools.islice(d._inputs[0]._iterate(context, 0), 2))
     if len(elements) != 1:
         what = "was empty" if not elements else "had more than one element"
         raise InvalidArgumentError.of(f"Dataset {what}.")
@@ -524,8 +541,8 @@ def _single(d: Described, at: At, skip: int) -> Walk[Element]:
 
 
 @kind("with_values")
-def _with_values(d: Described, at: At, skip: int) -> Walk[Element]:
-    """Iterates over a data set whose tensors are computed by a function without arguments."""
-    found = iter(d._params["function"].at(at)([], 0))
+def _with_values(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    """Iterates over a data set whose runtime inputs are computed by a function without arguments."""
+    found = iter(d._params["function"].bind(context)([], 0))
     brought = {given: [next(found) for _ in range(count)] for given, count in d._params["bound"]}
-    return d._inputs[0]._walk(at.with_values(brought), skip)
+    return d._inputs[0]._iterate(context.with_values(brought), skip)

@@ -1,4 +1,4 @@
-"""The public data sets of files. Files are opened when an iterator starts, on the task where it runs."""
+"""The public data sets of files. An iterator opens the files when it starts, in the task where it runs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from ..graph.core.dtypes import as_dtype, string
 from ..graph.core.graph import Tensor
 from ..io.records import compression_of
 from .dataset import Dataset
-from .files import names_of, npy_files
-from .kind_registry import Described
-from .runtime_values import Given, Number, known, whole_number
+from .files import file_names_source, npy_files
+from .kind_registry import DatasetBase
+from .runtime_values import IntInput, RuntimeInputs, int_input, static_value_or_tensor
 from .spec import Component
 
 
-def _compression(given: Any) -> str | Given:
-    found = known(given)
-    return Given([found]) if isinstance(found, Tensor) else compression_of(_plain(found))
+def _compression(given: Any) -> str | RuntimeInputs:
+    found = static_value_or_tensor(given)
+    return RuntimeInputs([found]) if isinstance(found, Tensor) else compression_of(_plain(found))
 
 
 def _plain(value: Any) -> Any:
@@ -26,16 +26,16 @@ def _plain(value: Any) -> Any:
 
 
 class _FromFiles(Dataset):
-    """Records of files. The names are constants, a tensor, or the elements of another data set."""
+    """A data set of the records of files. The file names are constants, a tensor, or the elements of another data set."""
 
     def __init__(self, kind: str, filenames: Any, parallel: Any, **params: Any) -> None:
         components = [Component(string, ())]
-        if not isinstance(filenames, Described) and parallel is None:
-            source = names_of(filenames)
+        if not isinstance(filenames, DatasetBase) and parallel is None:
+            source = file_names_source(filenames)
             super().__init__(kind, "", components, arrays=source.arrays, given=source.given, **params)
             return
         if not isinstance(filenames, Dataset):
-            source = names_of(filenames)
+            source = file_names_source(filenames)
             if source.components[0].dims == ():
                 filenames = Dataset.from_tensors(filenames)
             else:
@@ -44,14 +44,29 @@ class _FromFiles(Dataset):
             raise TypeError("`filenames` must be a `tf.data.Dataset` of `tf.string` elements.")
 
         def of_one(name: Any) -> Dataset:
-            found = names_of(name)
+            found = file_names_source(name)
             return Dataset(kind, "", components, arrays=found.arrays, given=found.given, **params)
 
         whole = filenames.flat_map(of_one) if parallel is None else filenames.interleave(of_one, parallel, 1, parallel)
         super().__init__(whole._kind, "", components, whole._inputs, **whole._params)
 
 
-class TextLineDataset(_FromFiles):
+class _LinesOrRecords(_FromFiles):
+    """The constructor that data sets of lines and of TFRecords share."""
+
+    _KIND: str
+
+    def __init__(
+        self,
+        filenames: Any,
+        compression_type: Any = None,
+        buffer_size: Any = None,
+        num_parallel_reads: Any = None,
+    ) -> None:
+        super().__init__(self._KIND, filenames, num_parallel_reads, compression=_compression(compression_type))
+
+
+class TextLineDataset(_LinesOrRecords):
     """The lines of text files as bytes, without line ends.
 
     Args:
@@ -61,20 +76,15 @@ class TextLineDataset(_FromFiles):
         num_parallel_reads: number of files to read in parallel, interleaved by line; None: one file after another.
 
     Raises:
-        NotFoundError: in a step: a file does not exist.
+        NotFoundError: in a step, if a file does not exist.
+
+    >>> lines = TextLineDataset("words.txt").filter(lambda line: dt.not_equal(line, ""))
     """
 
-    def __init__(
-        self,
-        filenames: Any,
-        compression_type: Any = None,
-        buffer_size: Any = None,
-        num_parallel_reads: Any = None,
-    ) -> None:
-        super().__init__("text_lines", filenames, num_parallel_reads, compression=_compression(compression_type))
+    _KIND = "text_lines"
 
 
-class TFRecordDataset(_FromFiles):
+class TFRecordDataset(_LinesOrRecords):
     """The records of TFRecord files, as bytes.
 
     Args:
@@ -84,19 +94,13 @@ class TFRecordDataset(_FromFiles):
         num_parallel_reads: number of files to read in parallel, interleaved by record; None: one file after another.
 
     Raises:
-        NotFoundError: in a step: a file does not exist. DataLossError: in a step: a record is damaged.
+        NotFoundError: in a step, if a file does not exist.
+        DataLossError: in a step, if a record is damaged.
 
     >>> dataset = TFRecordDataset("train.tfrecord").map(lambda record: dt.io.parse_single_example(record, features))
     """
 
-    def __init__(
-        self,
-        filenames: Any,
-        compression_type: Any = None,
-        buffer_size: Any = None,
-        num_parallel_reads: Any = None,
-    ) -> None:
-        super().__init__("records", filenames, num_parallel_reads, compression=_compression(compression_type))
+    _KIND = "records"
 
 
 class FixedLengthRecordDataset(_FromFiles):
@@ -112,7 +116,11 @@ class FixedLengthRecordDataset(_FromFiles):
         num_parallel_reads: as in `TFRecordDataset`.
 
     Raises:
-        NotFoundError: in a step: a file does not exist. InvalidArgumentError: in a step: a file has no whole number of records.
+        ValueError: `record_bytes` is less than 1.
+        NotFoundError: in a step, if a file does not exist.
+        InvalidArgumentError: in a step, if the size of a file is not a multiple of the record size.
+
+    >>> rows = FixedLengthRecordDataset("train.bin", record_bytes=3073).map(lambda r: dt.decode_raw(r, dt.uint8))
     """
 
     def __init__(
@@ -125,21 +133,27 @@ class FixedLengthRecordDataset(_FromFiles):
         compression_type: Any = None,
         num_parallel_reads: Any = None,
     ) -> None:
-        size: Number = whole_number(record_bytes)
+        size: IntInput = int_input(record_bytes)
         if isinstance(size, int) and size < 1:
             raise ValueError(f"record_bytes must be at least 1, not {size}")
         super().__init__(
             "fixed_records", filenames, num_parallel_reads, compression=_compression(compression_type), record_bytes=size,
-            header_bytes=whole_number(0 if header_bytes is None else header_bytes),
-            footer_bytes=whole_number(0 if footer_bytes is None else footer_bytes),
+            header_bytes=int_input(0 if header_bytes is None else header_bytes),
+            footer_bytes=int_input(0 if footer_bytes is None else footer_bytes),
         )  # fmt: skip
 
 
 class NpyDataset(Dataset):
-    """The rows of `.npy` files, read lazily. Not in TensorFlow.
+    """The rows of `.npy` files, read lazily. TensorFlow has no such data set.
+
+    Args:
+        filenames: a file name, or several.
 
     Raises:
-        NotFoundError: a file does not exist. ValueError: the files have rows of different shapes or types.
+        NotFoundError: a file does not exist.
+        ValueError: the files have rows of different shapes or types.
+
+    >>> images = NpyDataset(["part-0.npy", "part-1.npy"]).batch(32)
     """
 
     def __init__(self, filenames: Any) -> None:
@@ -148,6 +162,3 @@ class NpyDataset(Dataset):
         files = npy_files(names)
         component = Component(as_dtype(files[0].dtype), files[0].shape[1:])
         super().__init__("npy_rows", 0, [component], (), sum(map(len, files)), names=names)
-
-
-__all__ = ["FixedLengthRecordDataset", "NpyDataset", "TFRecordDataset", "TextLineDataset"]

@@ -1,4 +1,4 @@
-"""Iterators over files: lines of text, records, rows of NumPy's files, and names of files."""
+"""Iterators over files: lines of text, records, rows of `.npy` files, and file names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import os
 import re
 import zlib
-from collections.abc import Iterator as Walk, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -19,69 +19,73 @@ from ..graph.core.errors import DataLossError, InvalidArgumentError, NotFoundErr
 from ..graph.core.graph import Tensor
 from ..io import files as gfile
 from ..io.records import compression_of, tf_record_iterator
-from .kind_registry import Described, kind
-from .resumable import after, flattened
-from .runtime_values import At, Source, arrays_of
-from .spec import Array, Element, text_element
+from .kind_registry import DatasetBase, kind
+from .resumable import flatten_iterators, skip_elements
+from .runtime_values import IterationContext, Source, source_arrays
+from .spec import Array, Element, bytes_element
 
 
-def names_of(filenames: Any) -> Source:
-    """The names of files that an argument gives: text, several, or a tensor of them. TypeError: no text."""
+def file_names_source(filenames: Any) -> Source:
+    """Returns the file names of an argument: a string, several, or a tensor of them. TypeError: they are not strings."""
     if isinstance(filenames, os.PathLike):
         filenames = os.fsdecode(filenames)
     if isinstance(filenames, (list, tuple)) and not any(isinstance(n, Tensor) for n in filenames):
         filenames = np.array([os.fsencode(n) if isinstance(n, os.PathLike) else n for n in filenames], object)
     source = Source([filenames])
     if source.components[0].dtype is not string:
-        raise TypeError(f"Names of files are text, not {source.components[0].dtype.name}")
+        raise TypeError(f"File names must be strings, not {source.components[0].dtype.name}")
     return source
 
 
-def files_of(d: Described, at: At) -> list[str]:
-    """The files of a data set in a walk. NotFoundError: one is not there."""
-    names = [os.fsdecode(n) for n in arrays_of(at, d._params["arrays"], d._params["given"])[0].ravel().tolist()]
+def files_of(d: DatasetBase, context: IterationContext) -> list[str]:
+    """Returns the file names of a data set in an iteration. NotFoundError: a file does not exist."""
+    names = [
+        os.fsdecode(n) for n in source_arrays(context, d._params["arrays"], d._params["given"])[0].ravel().tolist()
+    ]
     for name in names:
-        at.check_file(name)
+        context.check_file(name)
         if not Path(name).is_file():
             raise NotFoundError.of(f"{name}; No such file or directory")
     return names
 
 
 @kind("matching_files")
-def _matching(d: Described, at: At, skip: int) -> Walk[Element]:
-    patterns = [os.fsdecode(p) for p in arrays_of(at, d._params["arrays"], d._params["given"])[0].ravel().tolist()]
+def _matching(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    patterns = [
+        os.fsdecode(p) for p in source_arrays(context, d._params["arrays"], d._params["given"])[0].ravel().tolist()
+    ]
     for pattern in patterns:
-        at.check_file(re.split(r"[*?\[]", pattern)[0].rpartition("/")[0] or ".")
+        context.check_file(re.split(r"[*?\[]", pattern)[0].rpartition("/")[0] or ".")
     found = sorted({name for p in patterns for name in gfile.Glob(p)})
     for name in found:
-        at.check_file(name)
+        context.check_file(name)
     if not found:
         raise InvalidArgumentError.of(f"No files matched pattern: {', '.join(patterns)}")
-    return map(text_element, map(os.fsencode, found[skip:]))
+    return map(bytes_element, map(os.fsencode, found[skip:]))
 
 
 @kind("text_lines")
-def _lines(d: Described, at: At, skip: int) -> Walk[Element]:
-    compression = compression_at(d, at)
+def _lines(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    compression = compression_of_dataset(d, context)
 
-    def lines(name: str) -> Walk[Element]:
+    def lines(name: str) -> Iterator[Element]:
         try:
             with opened(name, compression) as file:
                 for line in file:
-                    text = line.rstrip(b"\n").replace(b"\r", b"")  # TensorFlow drops each one, wherever it stands
+                    text = line.rstrip(b"\n").replace(b"\r", b"")  # TensorFlow drops each "\r" of a line
                     if text or line.endswith(b"\n"):
-                        yield text_element(text)
+                        yield bytes_element(text)
         except (OSError, EOFError, zlib.error) as e:
             raise DataLossError.of(f"{name} cannot be read as {compression or 'text'}: {e}") from None
 
-    return after(flattened(map(lines, files_of(d, at))), skip)
+    return skip_elements(flatten_iterators(map(lines, files_of(d, context))), skip)
 
 
-def compression_at(d: Described, at: At) -> str:
-    """How the files of a data set are compressed. InvalidArgumentError: not known."""
+def compression_of_dataset(d: DatasetBase, context: IterationContext) -> str:
+    """Returns the compression type of a data set's files. InvalidArgumentError: it is unknown."""
     given = d._params["compression"]
     if not isinstance(given, str):
-        given = arrays_of(at, (None,), given)[0].item().decode()
+        given = source_arrays(context, (None,), given)[0].item().decode()
     try:
         return compression_of(given)
     except ValueError as e:
@@ -89,7 +93,7 @@ def compression_at(d: Described, at: At) -> str:
 
 
 def opened(name: str, compression: str) -> IO[bytes]:
-    """A file for reading, uncompressed."""
+    """Opens a file for reading its decompressed bytes."""
     if compression == "GZIP":
         unpacked: Any = gzip.open(name)  # noqa: SIM115  (the caller closes it)
         found: IO[bytes] = unpacked
@@ -100,9 +104,9 @@ def opened(name: str, compression: str) -> IO[bytes]:
 
 
 @kind("npy_rows")
-def _npy_rows(d: Described, at: At, skip: int) -> Walk[Element]:
+def _npy_rows(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
     for name in d._params["names"]:
-        at.check_file(name)
+        context.check_file(name)
     for file in npy_files(d._params["names"]):
         for i in range(min(skip, len(file)), len(file)):
             yield [np.array(file[i])]
@@ -110,7 +114,7 @@ def _npy_rows(d: Described, at: At, skip: int) -> Walk[Element]:
 
 
 def npy_files(names: Sequence[str]) -> list[Array]:
-    """NumPy's files, whose rows are read lazily. ValueError: rows of different shapes or types."""
+    """Opens `.npy` files as memory maps. ValueError: their rows have different shapes or types."""
     for name in names:
         if not Path(name).is_file():
             raise NotFoundError.of(f"{name}; No such file or directory")
@@ -122,18 +126,20 @@ def npy_files(names: Sequence[str]) -> list[Array]:
 
 
 @kind("records")
-def _records(d: Described, at: At, skip: int) -> Walk[Element]:
-    compression = compression_at(d, at)
-    records = flattened(map(partial(tf_record_iterator, options=compression), files_of(d, at)))
-    return map(text_element, after(records, skip))
+def _records(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    compression = compression_of_dataset(d, context)
+    records = flatten_iterators(map(partial(tf_record_iterator, options=compression), files_of(d, context)))
+    return map(bytes_element, skip_elements(records, skip))
 
 
 @kind("fixed_records")
-def _fixed(d: Described, at: At, skip: int) -> Walk[Element]:
-    size, before, behind = (at.number(d._params[name]) for name in ("record_bytes", "header_bytes", "footer_bytes"))
-    compression = compression_at(d, at)
+def _fixed(d: DatasetBase, context: IterationContext, skip: int) -> Iterator[Element]:
+    size, before, behind = (
+        context.int_of(d._params[name]) for name in ("record_bytes", "header_bytes", "footer_bytes")
+    )
+    compression = compression_of_dataset(d, context)
 
-    def rows(name: str) -> Walk[Element]:
+    def rows(name: str) -> Iterator[Element]:
         nonlocal skip
         if compression:
             with opened(name, compression) as file:
@@ -143,8 +149,8 @@ def _fixed(d: Described, at: At, skip: int) -> Walk[Element]:
         count, rest = divmod(length - before - behind, size)
         if rest or count < 0:
             raise InvalidArgumentError.of(
-                f"{name} does not hold a whole number of records of {size} bytes: without header and footer it has "
-                f"{length - before - behind} bytes",
+                f"{name} has {length - before - behind} bytes without header and footer, which is not a multiple of the record size of "
+                f"{size} bytes",
             )
         if skip >= count:
             skip -= count
@@ -152,10 +158,7 @@ def _fixed(d: Described, at: At, skip: int) -> Walk[Element]:
         with opened(name, compression) as file:
             file.seek(before + skip * size)
             for _ in range(count - skip):
-                yield text_element(file.read(size))
+                yield bytes_element(file.read(size))
         skip = 0
 
-    return flattened(map(rows, files_of(d, at)))
-
-
-__all__ = ["compression_at", "files_of", "names_of", "npy_files", "opened"]
+    return flatten_iterators(map(rows, files_of(d, context)))

@@ -1,7 +1,7 @@
-"""`Iterator`: returns elements of a data set in a graph. Its position is a variable.
+"""`Iterator`: returns the elements of a data set in a graph. Its position is a variable.
 
-The data set runs on the task where the position is placed: it reads files, calls functions and prefetches elements there. An iterator
-without a device is in the task of the session's target.
+The data set runs in the task where this variable is placed: it reads files, calls functions and prefetches elements there. An iterator
+without a device runs in the task of the session's target.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from ..graph.ops.io.iterators import FULL_BATCH, handle_of, register
 from ..graph.ops.random.random import random_uniform
 from ..graph.ops.state.variables import assign
 from ..graph.variables.variable import Variable, without_creators
-from .checks import described, need_tensors
-from .function import by_value, places_in
-from .kind_registry import Described
-from .runtime_values import as_known, seed_of
-from .serialize import LIMIT, BoundError, encode
-from .spec import Component, Structured, pack, same_form
+from .checks import element_spec, need_tensors
+from .function import constant_function, state_nodes_in
+from .kind_registry import DatasetBase
+from .runtime_values import seed_of, static_int
+from .serialize import LIMIT, NotSerializableError, encode
+from .spec import Component, Structured, pack, same_structure
 
 # Kinds that change no element.
-_PASS_ON = frozenset(
+_ELEMENT_PRESERVING_KINDS = frozenset(
     [
         "filter",
         "shuffle",
@@ -53,28 +53,28 @@ class Iterator(Structured):
 
     Attributes:
         initializer: the node that starts the iterator.
-        position: the variable that holds its position: a seed, the number of elements given so far and, after
-            `from_structure`, the data set.
+        position: the variable that holds its position, an int64 vector: the seed, the number of elements returned so far and, after
+            `from_structure`, the number of the data set.
     """
 
-    def __init__(self, dataset: Described, one_shot: bool, name: str | None = None) -> None:
+    def __init__(self, dataset: DatasetBase, one_shot: bool, name: str | None = None) -> None:
         self._one_shot = one_shot
-        if one_shot and dataset._given:
+        if one_shot and dataset._runtime_inputs:
             dataset = _with_values(dataset)
         self._set_up(
             dataset._structure,
             dataset._components,
             name or ("OneShotIterator" if one_shot else "Iterator"),
             (),
-            places_in(dataset),
+            state_nodes_in(dataset),
         )
         drawn = seed_of(None) if one_shot else None
         self._seed = drawn if isinstance(drawn, int) else 0
         self._attrs = register({0: dataset}, get_default_graph())
         self._full_batch = _full_batch(dataset)
         self._sent = _sent(dataset, 0, self._attrs, self.position)
-        self._initializer = self._start(dataset, None) if dataset._given else self.position.initializer
-        self._handle = self.string_handle()  # now, since sessions ask for it when the graph is finalized
+        self._initializer = self._start(dataset, None) if dataset._runtime_inputs else self.position.initializer
+        self._handle = self.string_handle()  # made now, because the graph may be finalized when a session needs it
 
     @classmethod
     def from_structure(
@@ -84,13 +84,13 @@ class Iterator(Structured):
         shared_name: str | None = None,
         output_classes: Any = None,
     ) -> Iterator:
-        """An iterator for any data set of this structure; `make_initializer` binds it to one.
+        """An iterator for any data set of a structure. `make_initializer` binds it to a data set.
 
         Args:
             output_types: element types, in the structure of an element.
             output_shapes: shapes, in the same structure; None: unknown.
-            shared_name: name of its nodes.
-            output_classes: accepted without effect; components are tensors.
+            shared_name: name of the iterator's nodes.
+            output_classes: accepted without effect.
 
         >>> iterator = dt.data.Iterator.from_structure(train.output_types, train.output_shapes)
         >>> to_train, to_test = iterator.make_initializer(train), iterator.make_initializer(test)
@@ -99,7 +99,7 @@ class Iterator(Structured):
         found = cls.__new__(cls)
         found._one_shot, found._seed, found._sent = False, 0, ()
         found._datasets = {}
-        structure, components = described(output_types, output_shapes)
+        structure, components = element_spec(output_types, output_shapes)
         found._set_up(structure, components, shared_name or "Iterator", (-1,))
         found._attrs = register(found._datasets, get_default_graph())
         found._handle = found.string_handle()
@@ -109,7 +109,7 @@ class Iterator(Structured):
     def from_string_handle(
         string_handle: Any, output_types: Any, output_shapes: Any = None, output_classes: Any = None
     ) -> HandleIterator:
-        """An iterator that returns elements of the iterator whose handle is fed.
+        """An iterator that returns elements of another one, whose handle is fed.
 
         Args:
             string_handle: a scalar string placeholder, fed with the value of another iterator's `string_handle()`.
@@ -117,7 +117,7 @@ class Iterator(Structured):
             output_shapes: as in `from_structure`.
             output_classes: as in `from_structure`.
         """
-        return HandleIterator(string_handle, *described(output_types, output_shapes))
+        return HandleIterator(string_handle, *element_spec(output_types, output_shapes))
 
     def _set_up(
         self,
@@ -125,12 +125,12 @@ class Iterator(Structured):
         components: Sequence[Component],
         name: str,
         which: tuple[int, ...],
-        places: Sequence[Node] = (),
+        state_nodes: Sequence[Node] = (),
     ) -> None:
         self._structure, self._components = structure, tuple(components)
         graph = get_default_graph()
         with graph.name_scope(name) as scope:
-            anchor = _anchor(graph, places)
+            anchor = _anchor(graph, state_nodes)
             with graph.init_scope(), graph.colocate_with(anchor), without_creators():
                 seed = random_uniform([], 0, 2**62, dtype=int64)
                 self.position = Variable(
@@ -143,21 +143,26 @@ class Iterator(Structured):
 
     @property
     def initializer(self) -> Node:
-        """The node that starts the iterator, if `make_initializable_iterator` created it. ValueError: it did not."""
+        """The node that starts the iterator. ValueError: `make_initializable_iterator` did not create the iterator."""
         if self._one_shot or self._datasets is not None:
             raise ValueError("Iterator does not have an initializer.")
         return self._initializer
 
-    def make_initializer(self, dataset: Described, name: str | None = None) -> Node:
-        """A node that starts the iterator with a data set, if `from_structure` created it.
+    def make_initializer(self, dataset: DatasetBase, name: str | None = None) -> Node:
+        """Returns a node that starts an iterator of `from_structure` with a data set.
+
+        Args:
+            dataset: the data set.
+            name: name scope of the nodes.
 
         Raises:
-            ValueError: the iterator belongs to one data set, or the structures differ. TypeError: types or shapes differ.
+            ValueError: `from_structure` did not create the iterator, or the structures differ.
+            TypeError: the types or shapes differ.
         """
         datasets = self._datasets
         if datasets is None:
-            raise ValueError("Iterator does not support multiple initializers: make it with Iterator.from_structure")
-        if len(dataset._components) != len(self._components) or not same_form(dataset._structure, self._structure):
+            raise ValueError("Iterator does not support multiple initializers. Create it with Iterator.from_structure")
+        if len(dataset._components) != len(self._components) or not same_structure(dataset._structure, self._structure):
             raise ValueError(
                 f"The data set's structure, {dataset.output_types}, is not that of the iterator, {self.output_types}"
             )
@@ -174,8 +179,8 @@ class Iterator(Structured):
         datasets[which] = dataset
         return self._start(dataset, which, name)
 
-    def _start(self, dataset: Described, which: int | None, name: str | None = None) -> Node:
-        """A node that restarts a data set with the current values of its tensors. `which`: its number, if there are several."""
+    def _start(self, dataset: DatasetBase, which: int | None, name: str | None = None) -> Node:
+        """Returns a node that restarts a data set with new values of its runtime inputs. `which`: its number, if there are several."""
         graph = self.position.graph
         sent = self._sent if which is None else _sent(dataset, which, self._attrs, self.position)
         with (
@@ -184,7 +189,7 @@ class Iterator(Structured):
             graph.control_dependencies(sent),
         ):
             seed = random_uniform([], 0, 2**62, dtype=int64)
-            tensors = [t for given in dataset._given for t in given.tensors]
+            tensors = [t for given in dataset._runtime_inputs for t in given.tensors]
             if tensors:
                 inputs = (self.position.op.outputs[0], seed, *tensors)
                 seed = apply("IteratorGive", inputs, {**self._attrs, "which": which or 0})
@@ -193,7 +198,7 @@ class Iterator(Structured):
             return start
 
     def string_handle(self, name: str | None = None) -> Tensor:
-        """A string that names this iterator, for an iterator of `from_string_handle` in the same session."""
+        """A string tensor that names this iterator, for `from_string_handle` in the same session."""
         if name is None and self._handle is not None:
             return self._handle
         op, graph = self.position.op, self.position.graph
@@ -213,29 +218,29 @@ class Iterator(Structured):
         return pack(self._structure, node.outputs)
 
     def __next__(self) -> Any:
-        """`get_next()`, as programs of TensorFlow 2 write it: `next(iterator)`."""
+        """`get_next()`, so that `next(iterator)` works."""
         return self.get_next()
 
     def __iter__(self) -> Iterator:
-        """Itself: in a graph there is no loop over its elements, so take them one by one with `next`."""
+        """Returns the iterator itself. `next` returns the tensors of the next element. They never end, so a `for` loop does not either."""
         return self
 
     _attrs: dict[str, Any]
     _initializer: Node
     _handle: Tensor | None = None
-    _datasets: dict[int, Described] | None = None
+    _datasets: dict[int, DatasetBase] | None = None
     _full_batch: int | None = None
 
 
 class HandleIterator:
-    """Returns elements of the iterator whose handle is fed: `Iterator.from_string_handle`."""
+    """Returns the elements of the iterator whose handle is fed. `Iterator.from_string_handle` creates it."""
 
     def __init__(self, handle: Any, structure: Any, components: Sequence[Component]) -> None:
         self._handle = convert(handle)
         self._structure, self._components = structure, tuple(components)
         graph = get_default_graph()
         with graph.init_scope():
-            self._anchor = _anchor(graph)  # where its iterators are
+            self._anchor = _anchor(graph)  # its iterators must be in the same task
 
     output_types = Iterator.output_types
     output_shapes = Iterator.output_shapes
@@ -248,47 +253,49 @@ class HandleIterator:
         return pack(self._structure, node.outputs)
 
 
-def single_element(dataset: Described) -> Any:
-    """The first element of a data set as tensors. Each step starts the data set again."""
+def single_element(dataset: DatasetBase) -> Any:
+    """Returns the first element of a data set, as tensors. Each step starts the data set again."""
     graph = get_default_graph()
     attrs = {**register({0: dataset}, graph), "which": 0, "seed": seed_of(None) or 0, **_outputs(dataset._components)}
-    tensors = [t for given in dataset._given for t in given.tensors]
+    tensors = [t for given in dataset._runtime_inputs for t in given.tensors]
     with graph.name_scope("single_element"), graph.init_scope():
-        anchor = _anchor(graph, places_in(dataset))
+        anchor = _anchor(graph, state_nodes_in(dataset))
     with graph.colocate_with(anchor):
         node = make("DatasetToSingleElement", tensors, {**attrs, **_description(dataset, anchor)})
     return pack(dataset._structure, node.outputs)
 
 
-# --- where ------------------------------------------------------------------------------------------------------------
+# --- placement --------------------------------------------------------------------------------------------------------
 
 
-def _anchor(graph: Graph, places: Sequence[Node] = ()) -> Node:
-    """A node with which an iterator is: where the blocks around it say (no device function sends its variable away), or with the
-    state that its data set uses; else in the client's own task.
+def _anchor(graph: Graph, state_nodes: Sequence[Node] = ()) -> Node:
+    """Returns a node with which an iterator is colocated.
+
+    The device blocks around the iterator determine its task. Without them, it is the task of the state that the data set uses, or else the
+    client's own task. A device function that places variables has no effect on it.
 
     Raises:
-        ValueError: the state is in another task than the blocks say.
+        ValueError: the state is in another task than the one that the blocks request.
     """
     anchor = no_op(name="place")
-    if places:
-        for place in places:
-            if _names_task(anchor) and _names_task(place) and not _is_same_task(anchor, place):
+    if state_nodes:
+        for state in state_nodes:
+            if _requests_task(anchor) and _requests_task(state) and not _is_same_task(anchor, state):
                 raise ValueError(
-                    f"A function of the data set uses '{place.name}' on {place.device} (created at {place.source}), and its iterator is "
-                    f"placed on {anchor.device}: state is used only in its own task. Make it, or the iterator, under the other's device"
+                    f"A function of the data set uses '{state.name}' on {state.device} (created at {state.source}), but its iterator is "
+                    f"placed on {anchor.device}. State can be used only in its own task. Create both under the same device"
                 )
         with ExitStack() as stack:
-            for node in (anchor, *places):
+            for node in (anchor, *state_nodes):
                 stack.enter_context(graph.colocate_with(node))
             anchor = no_op(name="place_with_state")
-    if not _names_task(anchor):
+    if not _requests_task(anchor):
         with graph.colocate_with(anchor), graph.control_dependencies(None):
             make("InClient", (), None, f"{anchor.name}/in_client/")
     return anchor
 
 
-def _names_task(node: Node) -> bool:
+def _requests_task(node: Node) -> bool:
     """Whether a node requests a specific task."""
     if not node.device:
         return False
@@ -301,49 +308,49 @@ def _is_same_task(a: Node, b: Node) -> bool:
     return (one.job, one.task or 0) == (other.job, other.task or 0)
 
 
-def _description(dataset: Described, place: Node) -> dict[str, Any]:
-    """Returns the attributes that describe a data set in a message; without a description, the reason why it stays in this process."""
+def _description(dataset: DatasetBase, anchor: Node) -> dict[str, Any]:
+    """Returns the attributes of a node that sends a data set: its description, or the reason why it stays in this process."""
     stays = {"description": b"", "arrays": ()}
     try:
         description, arrays = encode(dataset)
-    except BoundError as e:
+    except NotSerializableError as e:
         return {**stays, "reason": f"it has {e}"}
     size = sum(a.nbytes for a in arrays)
-    if not _names_task(place) and size > LIMIT:  # most sessions run in this process, which has the arrays
-        return {**stays, "reason": f"it has {size} bytes of arrays, and no device says that they should be sent"}
+    if not _requests_task(anchor) and size > LIMIT:  # most sessions run in this process, which has the arrays
+        return {**stays, "reason": f"it has {size} bytes of arrays, and no device requests another task"}
     return {"description": description, "arrays": arrays, "reason": ""}
 
 
-def _sent(dataset: Described, which: int, attrs: dict[str, Any], position: Variable) -> tuple[Node, ...]:
-    """Returns the node that sends a data set to the task of a position, if a session finds that task in another process."""
+def _sent(dataset: DatasetBase, which: int, attrs: dict[str, Any], position: Variable) -> tuple[Node, ...]:
+    """Returns the node that sends a data set to the task of a position, if that task is in another process."""
     description, graph = _description(dataset, position.op), position.graph
     with graph.name_scope(f"{position.op.name.removesuffix('/position')}/"), graph.control_dependencies(None):
         return (make("IteratorPipeline", (position.op.outputs[0],), {**attrs, "which": which, **description}),)
 
 
-def _with_values(dataset: Any) -> Described:
-    """A data set of tensors as one of what computes them. ValueError: that needs a placeholder, or has state."""
-    tensors = [t for given in dataset._given for t in given.tensors]
+def _with_values(dataset: Any) -> DatasetBase:
+    """Returns a data set that computes its runtime inputs itself. ValueError: they depend on a placeholder or on state."""
+    tensors = [t for given in dataset._runtime_inputs for t in given.tensors]
     try:
-        function = by_value(tensors)
+        function = constant_function(tensors)
     except ValueError as e:
         raise ValueError(
-            f"`Dataset.make_one_shot_iterator()` does not support datasets that capture stateful objects. {e}: an iterator of a "
-            f"data set that is made from {tensors[0].name} needs make_initializable_iterator"
+            f"`Dataset.make_one_shot_iterator()` does not support datasets that capture stateful objects. {e}. Use "
+            f"make_initializable_iterator for a data set that depends on {tensors[0].name}"
         ) from None
-    bound = tuple([(g, g.count) for g in dataset._given])
-    found: Described = dataset._then("with_values", dataset._size, function=function, bound=bound)
-    found._given = ()
+    bound = tuple([(g, g.count) for g in dataset._runtime_inputs])
+    found: DatasetBase = dataset._transformed("with_values", dataset._size, function=function, bound=bound)
+    found._runtime_inputs = ()
     return found
 
 
-def _full_batch(dataset: Described) -> int | None:
-    """Returns the batch size of the last `batch`, if only kinds that change no element follow it; None if unknown."""
-    while dataset._kind in _PASS_ON:
+def _full_batch(dataset: DatasetBase) -> int | None:
+    """Returns the batch size of the last `batch` if only element-preserving kinds follow it; None: unknown."""
+    while dataset._kind in _ELEMENT_PRESERVING_KINDS:
         dataset = dataset._inputs[0]
     if dataset._kind not in ("batch", "padded_batch") or dataset._params.get("sparse"):
         return None
-    return as_known(dataset._params["batch_size"])
+    return static_int(dataset._params["batch_size"])
 
 
 def _outputs(components: Sequence[Component]) -> dict[str, Any]:
@@ -354,16 +361,26 @@ def _outputs(components: Sequence[Component]) -> dict[str, Any]:
     }
 
 
-def get_output_types(dataset_or_iterator: Described | Iterator) -> Any:
+def get_output_types(dataset_or_iterator: DatasetBase | Iterator) -> Any:
     """Element types, in the structure of the elements."""
     return dataset_or_iterator.output_types
 
 
-def get_output_shapes(dataset_or_iterator: Described | Iterator) -> Any:
+def get_output_shapes(dataset_or_iterator: DatasetBase | Iterator) -> Any:
     """Static shapes, in the structure of the elements."""
     return dataset_or_iterator.output_shapes
 
 
-def get_output_classes(dataset_or_iterator: Described | Iterator) -> Any:
+def get_output_classes(dataset_or_iterator: DatasetBase | Iterator) -> Any:
     """Classes of the components, in the structure of the elements."""
     return dataset_or_iterator.output_classes
+
+
+def make_one_shot_iterator(dataset: DatasetBase) -> Iterator:
+    """`dataset.make_one_shot_iterator()`, under its name in `tf.compat.v1.data`."""
+    return Iterator(dataset, True)
+
+
+def make_initializable_iterator(dataset: DatasetBase, shared_name: str | None = None) -> Iterator:
+    """`dataset.make_initializable_iterator()`, under its name in `tf.compat.v1.data`."""
+    return Iterator(dataset, False, shared_name)

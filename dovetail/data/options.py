@@ -1,4 +1,4 @@
-"""`Options` of data sets. Most of TensorFlow's options control its optimizations; here they are stored and have no effect."""
+"""`Options` of data sets. Only `experimental_deterministic` has an effect; the other options are stored."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class _Group:
-    """Options that are set by name."""
+    """Options that are set as attributes. An option that is not set is None."""
 
     def __init__(self) -> None:
         self.__dict__.update(self._defaults())
@@ -28,7 +28,7 @@ class _Group:
         return {k: v for k, v in self.__dict__.items() if v is not None}
 
     def merge(self, options: Any) -> Any:
-        """These, and those that the other ones set."""
+        """Returns these options, overridden by those that are set in `options`."""
         found = type(self)()
         for given in (self._set(), _of(options)):
             for key, value in given.items():
@@ -72,6 +72,3 @@ class Options(_Group):
             "experimental_stats": StatsOptions(),
             "experimental_distribute": DistributeOptions(),
         }
-
-
-__all__ = ["DistributeOptions", "OptimizationOptions", "Options", "StatsOptions", "ThreadingOptions"]

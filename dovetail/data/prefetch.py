@@ -1,7 +1,7 @@
-"""Walks with threads: calls that keep the order, and elements that are made ahead.
+"""Iterators with threads: parallel calls of a function, and prefetching.
 
-They are classes, not generators: an error belongs to one element, and the walk continues after it. A step that waits for an element
-stops waiting when it is cancelled. What the threads do is cancelled when their walk is closed or dropped.
+They are classes and not generators, because they continue after the error of an element. A step that waits for an element stops waiting
+when it is cancelled. Closing or dropping an iterator cancels the work of its threads.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import itertools
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator as Walk
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from ..graph.resources.cancellation import Cancellation, is_cancelled, wait_for
@@ -20,7 +20,7 @@ Call: TypeAlias = Callable[[Element, int], list[Array]]
 
 
 class _Outcome:
-    """The result of a call that a thread makes."""
+    """The result of a call in a thread."""
 
     __slots__ = ("done", "error", "value")
 
@@ -30,14 +30,17 @@ class _Outcome:
         self.error = error
 
 
-class InOrder:
-    """A function of each element and its number, in their order; up to `calls` of them run at a time.
+class ParallelMap:
+    """Calls a function of each element and its number, in parallel, and yields the results.
 
     Args:
-        sloppy: in order of completion instead of input order.
+        call: the function.
+        elements: pairs of an element and its number.
+        calls: number of calls that run at a time.
+        sloppy: whether results come in order of completion instead of input order.
     """
 
-    def __init__(self, call: Call, elements: Walk[tuple[Element, int]], calls: int, sloppy: bool = False) -> None:
+    def __init__(self, call: Call, elements: Iterator[tuple[Element, int]], calls: int, sloppy: bool = False) -> None:
         self._elements, self._calls, self._sloppy = elements, calls, sloppy
         self._work: queue.SimpleQueue[tuple[Element, int, _Outcome] | None] = queue.SimpleQueue()
         self._waiting: deque[_Outcome] = deque()
@@ -59,7 +62,7 @@ class InOrder:
                 raise
             self._waiting.append(_Outcome(e))
 
-    def __iter__(self) -> InOrder:
+    def __iter__(self) -> ParallelMap:
         return self
 
     def __next__(self) -> list[Array]:
@@ -76,12 +79,12 @@ class InOrder:
         return outcome.value
 
     def _done(self) -> _Outcome | None:
-        """The outcome that comes next, if it is there."""
+        """Returns the next outcome, or None if it is not ready."""
         candidates = self._waiting if self._sloppy else itertools.islice(self._waiting, 1)
         return next((o for o in candidates if o.done), None)
 
     def close(self) -> None:
-        """Call it for no further elements, and cancel the calls that run."""
+        """End the threads, and cancel the running calls."""
         self._cancellation.cancel()
         for _ in range(self._calls):
             self._work.put(None)
@@ -110,10 +113,13 @@ def _work(
         del given, element, outcome
 
 
-class _Ready:
-    """What a thread has made ahead. The thread knows only this, so that it ends when the walk is dropped."""
+class _PrefetchBuffer:
+    """The buffer between a prefetching thread and its consumer.
 
-    def __init__(self, elements: Walk[Element], size: int) -> None:
+    The thread refers only to this, so a `Prefetcher` that is dropped is freed and ends its thread.
+    """
+
+    def __init__(self, elements: Iterator[Element], size: int) -> None:
         self.elements, self.size = elements, size
         self.outcomes: deque[Element | BaseException] = deque()
         self.changed = threading.Condition()
@@ -121,7 +127,7 @@ class _Ready:
         self.cancellation = Cancellation()
 
     def work(self) -> None:
-        """Make elements until there are no more, or the work is cancelled."""
+        """Make elements until there are no more or the work is cancelled."""
         self.cancellation.run(self._make)
 
     def _make(self) -> None:
@@ -142,20 +148,20 @@ class _Ready:
                 self.changed.notify_all()
         close = getattr(self.elements, "close", None)
         if close is not None:
-            close()  # its threads end, too
+            close()  # ends the threads of the input
         with self.changed:
             self.ended = True
             self.changed.notify_all()
 
 
-class Ahead:
-    """The elements of a walk, made by a thread that is up to `size` of them ahead and ends with this."""
+class Prefetcher:
+    """Yields the elements of an iterator. A thread computes up to `size` of them ahead."""
 
-    def __init__(self, elements: Walk[Element], size: int) -> None:
-        self._ready = _Ready(elements, size)
+    def __init__(self, elements: Iterator[Element], size: int) -> None:
+        self._ready = _PrefetchBuffer(elements, size)
         threading.Thread(target=self._ready.work, daemon=True, name="dataset-prefetch").start()
 
-    def __iter__(self) -> Ahead:
+    def __iter__(self) -> Prefetcher:
         return self
 
     def __next__(self) -> Element:
@@ -178,6 +184,3 @@ class Ahead:
 
     def __del__(self) -> None:
         self.close()
-
-
-__all__ = ["Ahead", "InOrder"]

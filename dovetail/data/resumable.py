@@ -1,11 +1,11 @@
-"""Walks that go on after an error: it belongs to one element, as in TensorFlow. A generator ends with its first error.
+"""Iterators that continue after an error. As in TensorFlow, an error belongs to one element. A generator would end with it.
 
-`map`, `filter`, `enumerate` and `zip` go on, too; `itertools.islice` and `chain.from_iterable` do not.
+Python's `map`, `filter`, `enumerate` and `zip` also continue. `itertools.islice` and `chain.from_iterable` do not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator as Walk
+from collections.abc import Callable, Iterator
 from operator import call, itemgetter
 from typing import Generic, TypeVar
 
@@ -14,13 +14,13 @@ from ..graph.resources.cancellation import is_cancelled
 T = TypeVar("T")
 
 
-class Steps(Generic[T]):
-    """A walk by a function that gives the next element, or raises StopIteration."""
+class StepIterator(Generic[T]):
+    """An iterator whose `__next__` is a function. The function returns the next element or raises StopIteration."""
 
     def __init__(self, step: Callable[[], T]) -> None:
         self._step: Callable[[], T] | None = step
 
-    def __iter__(self) -> Steps[T]:
+    def __iter__(self) -> StepIterator[T]:
         return self
 
     def __next__(self) -> T:
@@ -29,12 +29,12 @@ class Steps(Generic[T]):
         return self._step()
 
     def close(self) -> None:
-        """End the walk, and release the walks that it takes elements from."""
+        """End the iteration, and release the iterators that the function refers to."""
         self._step = None
 
 
-def after(walk: Walk[T], skip: int) -> Walk[T]:
-    """A walk without its first elements. One that fails counts, too: its error was raised when it was taken the first time."""
+def skip_elements(walk: Iterator[T], skip: int) -> Iterator[T]:
+    """Skips the first elements. An element that fails counts: its error was raised when it was first taken."""
     if skip <= 0:
         return walk
     left = skip
@@ -52,11 +52,11 @@ def after(walk: Walk[T], skip: int) -> Walk[T]:
                     raise
         return next(walk)
 
-    return Steps(step)
+    return StepIterator(step)
 
 
-def first(walk: Walk[T], count: int) -> Walk[T]:
-    """The first elements of a walk. One that fails does not count."""
+def first(walk: Iterator[T], count: int) -> Iterator[T]:
+    """Yields the first `count` elements. An element that fails does not count."""
     left = count
 
     def step() -> T:
@@ -67,12 +67,12 @@ def first(walk: Walk[T], count: int) -> Walk[T]:
         left -= 1
         return element
 
-    return Steps(step)
+    return StepIterator(step)
 
 
-def flattened(walks: Walk[Walk[T]]) -> Walk[T]:
-    """The elements of walks, one walk after the other."""
-    current: Walk[T] = iter(())
+def flatten_iterators(walks: Iterator[Iterator[T]]) -> Iterator[T]:
+    """Yields the elements of several iterators, one iterator after the other."""
+    current: Iterator[T] = iter(())
 
     def step() -> T:
         nonlocal current
@@ -82,17 +82,14 @@ def flattened(walks: Walk[Walk[T]]) -> Walk[T]:
             except StopIteration:
                 current = next(walks)
 
-    return Steps(step)
+    return StepIterator(step)
 
 
-def then(walk: Walk[T], rest: Callable[[], Walk[T]]) -> Walk[T]:
-    """A walk, and after its end another one, which is made then."""
-    return flattened(map(call, (lambda: walk, rest)))
+def chain_lazily(walk: Iterator[T], rest: Callable[[], Iterator[T]]) -> Iterator[T]:
+    """Yields the elements of an iterator, then those of `rest()`, which is called at the end of the first one."""
+    return flatten_iterators(map(call, (lambda: walk, rest)))
 
 
-def filtered(walk: Walk[T], keep: Callable[[int, T], bool]) -> Walk[T]:
-    """The elements that a function of their number and themselves keeps. Elements that fail have no number."""
+def filter_numbered(walk: Iterator[T], keep: Callable[[int, T], bool]) -> Iterator[T]:
+    """Yields the elements for which `keep(number, element)` is true. Elements that fail have no number."""
     return map(itemgetter(1), filter(lambda pair: keep(*pair), enumerate(walk)))
-
-
-__all__ = ["Steps", "after", "filtered", "first", "flattened", "then"]

@@ -1,7 +1,7 @@
-"""Descriptions of data sets as bytes, so that they run in another process.
+"""Serializes data sets, so that they run in another process. `deserialize.py` is the inverse.
 
-A description is a list of data sets, each after those that it is made from: kind, numbers of those, components, and parameters.
-Graphs of functions are written as graphs are (`graph/io/serialization.py`); arrays lie beside the description. `deserialize.py` reads it.
+A description is a list of records in topological order. A record has the kind of a data set, the numbers of its inputs, its components
+and its parameters. Functions are written as graphs (`graph/io/serialization.py`). Arrays are kept beside the description.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from ..graph.core.opdef import Trait
 from ..graph.formats.record_format import extension
 from ..graph.io.serialization import graph_to_bytes
 from .function import DatasetFunction, Function
-from .kind_registry import Described
-from .runtime_values import Given
+from .kind_registry import DatasetBase
+from .runtime_values import RuntimeInputs
 from .spec import Array
 
 LIMIT = 1 << 20
-"""Bytes of arrays that go into the graph with a description, unless the program places the iterator in another task."""
+"""The largest size, in bytes, of arrays that are sent without a request. Placing the iterator on a task requests it."""
 
 
-class BoundError(Exception):
-    """A data set cannot leave this process; the text says what of it."""
+class NotSerializableError(Exception):
+    """A data set cannot leave this process. The message names the part that cannot."""
 
 
-def encode(dataset: Described) -> tuple[bytes, tuple[Array, ...]]:
-    """A description, and its arrays. BoundError: it has Python functions."""
+def encode(dataset: DatasetBase) -> tuple[bytes, tuple[Array, ...]]:
+    """Returns a description and its arrays. NotSerializableError: the data set has Python functions."""
     writer = _Writer()
-    for given in dataset._given:
+    for given in dataset._runtime_inputs:
         writer.name(given)
     top = writer.dataset(dataset)
     names = [(g.name, g.count) for g in writer.names]
-    return _pack((top, len(dataset._given), names, writer.records)), tuple(writer.arrays)
+    return _pack((top, len(dataset._runtime_inputs), names, writer.records)), tuple(writer.arrays)
 
 
 def _pack(value: Any) -> bytes:
@@ -45,15 +45,15 @@ def _pack(value: Any) -> bytes:
 
 class _Writer:
     def __init__(self) -> None:
-        self.names: dict[Given, int] = {}
+        self.names: dict[RuntimeInputs, int] = {}
         self.arrays: list[Array] = []
         self.records: list[Any] = []
-        self._datasets: dict[Described, int] = {}
+        self._datasets: dict[DatasetBase, int] = {}
 
-    def name(self, given: Given) -> int:
+    def name(self, given: RuntimeInputs) -> int:
         return self.names.setdefault(given, len(self.names))
 
-    def dataset(self, dataset: Described) -> int:
+    def dataset(self, dataset: DatasetBase) -> int:
         if dataset not in self._datasets:
             inputs = [self.dataset(d) for d in dataset._inputs]
             params = {k: self.param(k, v) for k, v in dataset._params.items()}
@@ -65,7 +65,7 @@ class _Writer:
     def param(self, key: str, value: Any) -> Any:
         if value is None or isinstance(value, (bool, int, float, str, bytes, DType)):
             return value
-        if isinstance(value, Given):
+        if isinstance(value, RuntimeInputs):
             return ("given", self.name(value))
         if isinstance(value, np.ndarray):
             self.arrays.append(value)
@@ -81,17 +81,14 @@ class _Writer:
             )
         if type(value) is tuple:
             return ("tuple", *[self.param(key, v) for v in value])
-        raise BoundError(
+        raise NotSerializableError(
             "a Python function (from_generator)" if callable(value) else f"its {key} ({type(value).__name__})"
         )
 
     def function(self, function: Function) -> tuple[Any, ...]:
         for node in function.graph.nodes:
             if Trait.HOST_ONLY in node.opdef.traits:
-                raise BoundError(f"'{node.name}' ({node.type}), created at {node.source}")
+                raise NotSerializableError(f"'{node.name}' ({node.type}), created at {node.source}")
         names = [[t.name for t in tensors] for tensors in (function.inputs, function.outputs)]
         given = None if function.given is None else self.name(function.given)
         return graph_to_bytes(function.graph), *names, given
-
-
-__all__ = ["LIMIT", "BoundError", "encode"]

@@ -1,4 +1,4 @@
-"""What an element of a data set is made of: a nested structure, and a type and a shape for each component."""
+"""The structure of elements: nested tuples and dictionaries, and the type and shape of each component."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Element = Sequence[Array]
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """Type and shape of one component."""
+    """The element type and static shape of one component."""
 
     dtype: DType
     dims: Dims
 
 
 def flatten(structure: Any) -> list[Any]:
-    """The components of nested tuples and dictionaries, in order; the keys of dictionaries are sorted. A sparse tensor has three."""
+    """Returns the components of a structure, in order. Dictionaries are ordered by key. A sparse tensor has three components."""
     if isinstance(structure, SparseTensor):
         return list(structure._tensors())
     if isinstance(structure, SparseTensorValue):
@@ -42,16 +42,31 @@ def flatten(structure: Any) -> list[Any]:
 
 
 def _whole(value: Any) -> Any:
-    """Coordinates of a sparse array that were given as a list."""
+    """Converts the indices or the shape of a sparse array to int64, if they are a list or an array."""
     if isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) for v in leaves(value)):
         return convert(value, int64)
     return np.asarray(value, np.int64) if isinstance(value, (list, tuple, np.ndarray)) else value
 
 
 def sparse_starts(structure: Any) -> tuple[int, ...]:
-    """The numbers of the components with which sparse tensors begin; each has three."""
+    """Returns the index of the first of the three components of each sparse tensor."""
     marks: list[bool] = flatten(_marked(structure))
     return tuple([i for i, is_first in enumerate(marks) if is_first])
+
+
+def row_components(components: Sequence[Component], sparse: Sequence[int]) -> list[Component]:
+    """Returns the components of one row of an element. `sparse`: the result of `sparse_starts`."""
+    rows = [Component(c.dtype, None if c.dims is None else c.dims[1:]) for c in components]
+    for i in sparse:
+        sizes = components[i + 2].dims
+        rank = None if sizes is None or sizes[0] is None else max(0, sizes[0] - 1)
+        rows[i : i + 3] = sparse_components(components[i : i + 3], rank)
+    return rows
+
+
+def sparse_components(three: Sequence[Component], rank: int | None) -> list[Component]:
+    """Returns the components of a sparse tensor (indices, values, dense shape) with another rank; None: unknown."""
+    return [Component(c.dtype, dims) for c, dims in zip(three, ((None, rank), (None,), (rank,)), strict=True)]
 
 
 def _marked(item: Any) -> Any:
@@ -65,7 +80,7 @@ def _marked(item: Any) -> Any:
 
 
 def pack(structure: Any, components: Sequence[Any]) -> Any:
-    """The same structure with these components."""
+    """Returns `structure` with other components. Inverse of `flatten`."""
     left = iter(components)
 
     def build(item: Any) -> Any:
@@ -83,27 +98,28 @@ def pack(structure: Any, components: Sequence[Any]) -> Any:
     return build(structure)
 
 
-def same_form(a: Any, b: Any) -> bool:
-    """Whether two structures nest alike. Elements that are data sets must have the same components."""
+def same_structure(a: Any, b: Any) -> bool:
+    """Whether two structures have the same nesting. Elements that are data sets must have the same components."""
     if isinstance(a, Structured) or isinstance(b, Structured):
         return (
             isinstance(a, Structured) and isinstance(b, Structured)
-            and a._components == b._components and same_form(a._structure, b._structure)
+            and a._components == b._components and same_structure(a._structure, b._structure)
         )  # fmt: skip
     if isinstance(a, Mapping) and isinstance(b, Mapping):
-        return sorted(a) == sorted(b) and all(same_form(a[k], b[k]) for k in a)
+        return sorted(a) == sorted(b) and all(same_structure(a[k], b[k]) for k in a)
     if isinstance(a, tuple) and isinstance(b, tuple):
-        return len(a) == len(b) and all(map(same_form, a, b))
+        return len(a) == len(b) and all(map(same_structure, a, b))
     if is_sparse(a) or is_sparse(b):
         return True
     return not isinstance(a, (tuple, Mapping)) and not isinstance(b, (tuple, Mapping))
 
 
 def as_array(value: Any, dtype: DType | None = None) -> Array:
-    """A value as an array of a graph's element types, by the rules of `to_array`; whole floats may become integers.
+    """Converts a value to an array by the rules of `to_array`. Floats with integer values may become integers.
 
     Raises:
-        TypeError: no type fits, or `dtype` cannot hold the value. ValueError: None, or lists of unequal lengths.
+        TypeError: no element type fits, or `dtype` cannot hold the value.
+        ValueError: the value is None, or has lists of unequal lengths.
     """
     if dtype is None or dtype.np == np.dtype(object):
         return to_array(value, dtype)
@@ -111,22 +127,23 @@ def as_array(value: Any, dtype: DType | None = None) -> Array:
 
 
 def component_of(array: Array) -> Component:
-    """Type and shape of an array."""
+    """Returns the type and shape of an array."""
     return Component(as_dtype(array.dtype), array.shape)
 
 
-def text_element(text: bytes) -> Element:
-    """An element of one text."""
+def bytes_element(text: bytes) -> Element:
+    """Returns an element with one component, a scalar string."""
     out = np.empty((), object)
     out[()] = text
     return [out]
 
 
 class Structured:
-    """What has elements of one structure: a data set, an iterator.
+    """Base of data sets and iterators, whose elements have one structure.
 
     Attributes:
-        _structure: of an element. _components: of an element, its tensors in order.
+        _structure: structure of an element.
+        _components: types and shapes of an element, in the order of `flatten`.
     """
 
     _structure: Any
@@ -144,5 +161,5 @@ class Structured:
 
     @property
     def output_classes(self) -> Any:
-        """`Tensor` in the structure of an element; a sparse tensor has three."""
+        """`Tensor` for each component, in the structure of an element."""
         return pack(self._structure, [Tensor] * len(self._components))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..data.dataset import Dataset
-from ..data.serialize import BoundError, encode
+from ..data.serialize import NotSerializableError, encode
 from ..graph.core.errors import InvalidArgumentError
 from .input import DistributedDataset
 
@@ -52,7 +52,7 @@ def checked_dataset(found: Any, task: str) -> Any:
         raise TypeError(f"create_per_worker_dataset needs a data set, or a function that gives one, not {found!r}")
     try:
         encode(inner)
-    except BoundError as e:
+    except NotSerializableError as e:
         raise InvalidArgumentError.of(
             f"The data set cannot run on {task}: it has {e}, which stays in this process. Make it of files, arrays and graph ops; or "
             "keep it here, and hand its elements to the scheduled function as arguments, as arrays",

@@ -179,6 +179,3 @@ def start_queue_runners(
     if not runners:
         logger.warning("`start_queue_runners` was called when no queue runners were defined.")
     return [t for qr in runners for t in qr.create_threads(sess, coord=coord, daemon=daemon, start=start)]
-
-
-__all__ = ["QueueRunner", "add_queue_runner", "start_queue_runners"]

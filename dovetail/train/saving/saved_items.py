@@ -138,6 +138,3 @@ def by_task(items: Iterable[Item]) -> dict[str, list[Item]]:
     for item in items:
         found.setdefault(cpu_of(item.variable), []).append(item)
     return dict(sorted(found.items()))
-
-
-__all__ = ["Item", "TablePart", "by_task", "check_names", "cpu_of", "items_of"]

@@ -48,7 +48,7 @@ FULL_BATCH = "full_batch"
 class Elements(Protocol):
     """A data set, as a pipeline needs it."""
 
-    def walk_from(self, seed: int, skip: int, values: Sequence[Any], task: Resources) -> Iterator[Sequence[Array]]:
+    def iterate_from(self, seed: int, skip: int, values: Sequence[Any], task: Resources) -> Iterator[Sequence[Array]]:
         """The elements after the first `skip` ones. `values`: of the data set's tensors; empty: not known."""
         ...
 
@@ -118,7 +118,7 @@ class Pipeline:
             values = ()
         self._task, self._state = weakref.ref(task), weakref.ref(state)
         task.inner.add(self)
-        self._live = self._dataset(which).walk_from(seed, skip, values, task)
+        self._live = self._dataset(which).iterate_from(seed, skip, values, task)
         return self._live
 
     def _dataset(self, which: int) -> Elements:
@@ -386,7 +386,7 @@ def _single(
         raise _elsewhere(reason)
     else:
         dataset = decoders[0](description, arrays)
-    walk = dataset.walk_from(seed or context.session.seed + context.run_number(), 0, values, context.resources)
+    walk = dataset.iterate_from(seed or context.session.seed + context.run_number(), 0, values, context.resources)
     try:
         found = next(walk, None)
     except OpError:

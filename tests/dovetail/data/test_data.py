@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 import dovetail as tf
-from dovetail.data.runtime_values import At
+from dovetail.data.runtime_values import IterationContext
 
 Dataset = tf.data.Dataset
 
@@ -113,7 +113,7 @@ def test_elements_of_generators_nest_as_promised():
     given = Dataset.from_generator(lambda: iter([{"row": [4, 5], "size": (2,)}]), types)
     assert [{k: v.tolist() for k, v in e.items()} for e in given] == [{"row": [4, 5], "size": [2]}]
     for wrong in ({"row": 4, "width": 2}, {"row": 4}, (4, 2), 4):
-        with pytest.raises(TypeError, match=r"keys \['row', 'size'\] are promised"):
+        with pytest.raises(TypeError, match=r"keys \['row', 'size'\] were expected"):
             list(Dataset.from_generator(lambda wrong=wrong: iter([wrong]), types))
 
 
@@ -222,7 +222,9 @@ def test_a_walk_from_a_position_is_the_rest_of_the_walk(steps, size, skip, batch
             dataset = STEPS[name](dataset, n)
         if batched:
             dataset = dataset.batch(3)
-        return dataset, [e[0].tolist() for e in itertools.islice(dataset._walk(At((7,)), skip), 200 - skip)]
+        return dataset, [
+            e[0].tolist() for e in itertools.islice(dataset._iterate(IterationContext((7,)), skip), 200 - skip)
+        ]
 
     with tf.Graph().as_default():
         dataset, whole = walked(0)

@@ -16,7 +16,7 @@ import pytest
 
 import dovetail as tf
 from dovetail.data.deserialize import decode
-from dovetail.data.runtime_values import At
+from dovetail.data.runtime_values import IterationContext
 from dovetail.data.serialize import encode
 from dovetail.graph.core.graph import Graph
 from dovetail.graph.resources.resource_manager import Resources
@@ -198,7 +198,7 @@ def test_graphs_and_the_state_of_tasks_are_let_go(which: str) -> None:
         v = tf.get_variable("v", initializer=np.int64(5), use_resource=True)
         dataset = Dataset.range(2).map(lambda n: v.assign_add(1)).flat_map(lambda n: Dataset.from_tensors(n + v))
         task.get_or_create("", "v", VariableState, lambda: VariableState("v", tf.int64)).assign(np.int64(5))
-        assert [e[0].item() for e in dataset._walk(At((1,), task=task))] == [12, 14]
+        assert [e[0].item() for e in dataset._iterate(IterationContext((1,), task=task))] == [12, 14]
     watched = weakref.ref(graph if which == "graph" else task)
     if which == "graph":
         del graph, dataset, v
@@ -281,7 +281,7 @@ def test_sparse_tensors_are_cut_along_their_first_axis() -> None:
         assert s.indices.shape.as_list() == [None, 1] and s.dense_shape.shape.as_list() == [1]
         assert rows(dataset.skip(2), feed)[0] == wanted[2:]
     sent = decode(*encode(Dataset.from_tensor_slices(value)))
-    assert [sorted(e[1].tolist()) for e in sent._walk(At((1,)), 1)] == [[], [7, 8], [9]]
+    assert [sorted(e[1].tolist()) for e in sent._iterate(IterationContext((1,)), 1)] == [[], [7, 8], [9]]
     # `batch` and `unbatch` are inverse
     again = Dataset.from_tensor_slices((value, np.arange(4))).batch(3).apply(tf.data.experimental.unbatch())
     assert rows(again)[0] == wanted

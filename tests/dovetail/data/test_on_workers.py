@@ -12,8 +12,8 @@ import pytest
 
 import dovetail as tf
 from dovetail.data.deserialize import decode
-from dovetail.data.runtime_values import At
-from dovetail.data.serialize import BoundError, encode
+from dovetail.data.runtime_values import IterationContext
+from dovetail.data.serialize import NotSerializableError, encode
 from dovetail.distribute import ClusterCoordinator, ParameterServerStrategy
 from dovetail.distribute.resolvers.cluster_resolver import SimpleClusterResolver
 from dovetail.graph.io.serialization import graph_to_bytes
@@ -75,15 +75,17 @@ def test_every_kind_gives_the_same_elements_when_it_was_sent(tmp_path: Path) -> 
     for dataset in kinds(tmp_path):
         sent = decode(*encode(dataset))
         for skip in (1, 0):
-            here, there = ([[a.tolist() for a in e] for e in d._walk(At((5,)), skip)] for d in (dataset, sent))
+            here, there = (
+                [[a.tolist() for a in e] for e in d._iterate(IterationContext((5,)), skip)] for d in (dataset, sent)
+            )
             assert here == there
         assert here
 
 
 def test_what_cannot_be_sent_says_why() -> None:
-    with pytest.raises(BoundError, match="from_generator"):
+    with pytest.raises(NotSerializableError, match="from_generator"):
         encode(Dataset.from_generator(lambda: iter([1]), tf.int64).map(lambda n: n + 1))
-    with pytest.raises(BoundError, match="PyFunc"):
+    with pytest.raises(NotSerializableError, match="PyFunc"):
         encode(Dataset.range(3).map(lambda n: tf.py_func(abs, [n], tf.int64)))
 
 
@@ -111,7 +113,7 @@ def test_files_are_used_for_others_only_where_that_is_allowed(tmp_path: Path) ->
     task = Resources()
 
     def lines(dataset: Dataset) -> list[Any]:
-        return [e[0].item() for e in decode(*encode(dataset)).walk_from(1, 0, (), task)]
+        return [e[0].item() for e in decode(*encode(dataset)).iterate_from(1, 0, (), task)]
 
     text = tf.data.TextLineDataset
     outside = [

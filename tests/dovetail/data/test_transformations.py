@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.data.runtime_values import At
+from dovetail.data.runtime_values import IterationContext
 
 Dataset = tf.data.Dataset
 more = tf.data.experimental
@@ -32,7 +32,7 @@ def plain(dataset) -> list:
 
 def rest_of(dataset, skip: int) -> list:
     """The elements behind the first ones, as a restored iterator takes them."""
-    return [[a.tolist() for a in e] for e in dataset._walk(At((7,)), skip)]
+    return [[a.tolist() for a in e] for e in dataset._iterate(IterationContext((7,)), skip)]
 
 
 def test_two_in_one() -> None:
@@ -88,7 +88,9 @@ def test_elements_drawn_from_several() -> None:
     with pytest.raises(TypeError, match="int64"):
         more.choose_from_datasets([low], Dataset.from_tensors(1.0))
     for wrong in (-1, 2):
-        with pytest.raises(tf.errors.InvalidArgumentError, match=f"choice {wrong} is none of the 2 data sets"):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match=f"choice {wrong} is not the index of one of the 2 data sets"
+        ):
             plain(more.choose_from_datasets([low, high], Dataset.from_tensors(np.int64(wrong))))
 
 

@@ -99,7 +99,7 @@ class Elements(Source):
     def epoch(self, number: int) -> Iterator[Batch]:
         """See `Source.epoch`. With a number of steps given, an epoch begins where the last one ended."""
         if self._walk is None or not self._goes_on:
-            self._walk = self._dataset._from(*self._seed, number)
+            self._walk = self._dataset._iterate_with_seeds(*self._seed, number)
         for element in self._walk:
             yield _parts(pack(self._dataset._structure, element), self._targets)
         self._walk = None
