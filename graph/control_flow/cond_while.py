@@ -73,8 +73,8 @@ def cond(
         The result of the chosen branch.
 
     Raises:
-        TypeError: a function cannot be called, or `pred` is a Python bool. ValueError: a branch returns nothing, or the branches' types
-            differ. Either: the structures of the branches' results differ.
+        TypeError: a function cannot be called, or `pred` is a Python bool.
+        ValueError: a branch returns nothing, or the branches' types differ. Either: the structures of the branches' results differ.
 
     >>> y = cond(x < 0.0, lambda: -x, lambda: x)
     """
@@ -169,7 +169,8 @@ def case(
         name: scope of the nodes.
 
     Raises:
-        TypeError: not pairs of a bool tensor and a function. ValueError: there are none.
+        TypeError: not pairs of a bool tensor and a function.
+        ValueError: there are none.
 
     >>> y = case([(x < 0.0, lambda: -1.0), (x > 0.0, lambda: 1.0)], default=lambda: 0.0)
     """

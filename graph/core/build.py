@@ -105,7 +105,8 @@ def convert(value: TensorLike, dtype: Any = None, name: str | None = None, prefe
         prefer: element type for a Python value, tried first; a value that it cannot represent keeps its own type.
 
     Raises:
-        TypeError: the value has another type than `dtype`, or no element type. ValueError: it has no regular shape.
+        TypeError: the value has another type than `dtype`, or no element type.
+        ValueError: it has no regular shape.
     """
     if dtype is not None:
         dtype = as_dtype(dtype)
@@ -162,7 +163,8 @@ def convert_to_tensor(
         dtype_hint: the same as `preferred_dtype`.
 
     Raises:
-        TypeError: the value has another type than `dtype`, or no element type. ValueError: it has no regular shape.
+        TypeError: the value has another type than `dtype`, or no element type.
+        ValueError: it has no regular shape.
     """
     prefer = preferred_dtype if preferred_dtype is not None else dtype_hint
     return convert(value, dtype, name, None if prefer is None else as_dtype(prefer).base)
@@ -219,7 +221,8 @@ def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
     """The NumPy array for a value, with TensorFlow's defaults: Python floats are float32, ints int32 (int64 if they need it).
 
     Raises:
-        TypeError: no element type fits, or an int does not fit into `dtype`. ValueError: ragged lists, or None.
+        TypeError: no element type fits, or an int does not fit into `dtype`.
+        ValueError: ragged lists, or None.
     """
     if isinstance(value, (np.ndarray, np.generic)):
         array = dtypes.native(np.asarray(value))
@@ -357,7 +360,8 @@ def constant(
         verify_shape: raise a TypeError if the value does not have exactly `shape`.
 
     Raises:
-        TypeError: the value has no element type, or does not fit into `dtype`. ValueError: it has more elements than `shape`.
+        TypeError: the value has no element type, or does not fit into `dtype`.
+        ValueError: it has more elements than `shape`.
 
     >>> constant([1, 2, 3]).dtype.name
     'int32'
@@ -381,7 +385,8 @@ def fill_shape(array: np.ndarray[Any, Any], shape: tuple[int, ...], verify: bool
     """A value in this shape, its last element repeated where there are too few. A shape without elements takes any value.
 
     Raises:
-        ValueError: it has too many elements. TypeError: it has another shape, with `verify`.
+        ValueError: it has too many elements.
+        TypeError: it has another shape, with `verify`.
     """
     if array.shape == shape:
         return array.copy()

@@ -24,7 +24,8 @@ class FlowTable:
     """The branches and loops of one graph.
 
     Args:
-        table: the nodes of the graph. lock: held while the graph changes; the thread that holds it may take it again.
+        table: the nodes of the graph.
+        lock: held while the graph changes; the thread that holds it may take it again.
 
     Attributes:
         homes: node inside a branch or loop -> its `FlowContext`.

@@ -240,7 +240,9 @@ class Graph:
     """A dataflow graph: nodes and the tensors between them. It only grows.
 
     Attributes:
-        table: its nodes. flow: its branches and loops. insertion: puts nodes into it.
+        table: its nodes.
+        flow: its branches and loops.
+        insertion: puts nodes into it.
         own_gradients: nodes with a gradient rule that overrides their op's: a function, or None where no gradient passes.
         functions: how many functions were traced inside this graph (`FunctionGraph`).
         seed: graph-level random seed (`set_random_seed`).
@@ -294,7 +296,8 @@ class Graph:
             add_shapes: write the shapes of outputs as attribute `_output_shapes`.
 
         Raises:
-            UnimplementedError: the package `protobuf` is not installed. InvalidArgumentError: a node cannot be serialized (a `py_func`).
+            UnimplementedError: the package `protobuf` is not installed.
+            InvalidArgumentError: a node cannot be serialized (a `py_func`).
 
         >>> open("graph.pb", "wb").write(g.as_graph_def().SerializeToString())
         """
@@ -522,7 +525,8 @@ class Graph:
         Blocks nest; fields of inner blocks take precedence. `requested_device` (scopes.py) has the rules.
 
         Raises:
-            ValueError: the name is malformed, at entry. RuntimeError: blocks are exited in the wrong order.
+            ValueError: the name is malformed, at entry.
+            RuntimeError: blocks are exited in the wrong order.
         """
         return DeviceContext((open_blocks.traced_in(self) or self)._stack, device_name_or_function)
 
@@ -533,7 +537,8 @@ class Graph:
             op_type_map: op -> name of a gradient that `RegisterGradient` registered.
 
         Raises:
-            TypeError: it is no such dictionary. LookupError: there is no gradient of that name.
+            TypeError: it is no such dictionary.
+            LookupError: there is no gradient of that name.
         """
         return self._stack.overriding_gradients(op_type_map)
 

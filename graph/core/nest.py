@@ -44,7 +44,8 @@ def same_structure(a: Any, b: Any, what: tuple[str, str] = ("the first", "the se
     """Check that two structures have one form. A list and a tuple, or two kinds of tuple, differ.
 
     Raises:
-        TypeError: their kinds differ. ValueError: lengths or keys differ, or one has a leaf where the other has a structure.
+        TypeError: their kinds differ.
+        ValueError: lengths or keys differ, or one has a leaf where the other has a structure.
     """
     mine, theirs = children(a), children(b)
     if mine is None and theirs is None:

@@ -26,7 +26,9 @@ class NodeInsertion:
     """Puts nodes into one graph.
 
     Args:
-        table: the nodes of the graph. stack: its open blocks. flow: its branches and loops.
+        table: the nodes of the graph.
+        stack: its open blocks.
+        flow: its branches and loops.
         own_gradients: nodes with a gradient rule that overrides their op's.
         lock: held while the graph changes.
     """
@@ -111,7 +113,8 @@ class NodeInsertion:
             has_late_edges: whether a control edge among them goes against the order of creation.
 
         Raises:
-            RuntimeError: the graph is finalized, or has grown since the nodes were numbered. ValueError: a name is taken.
+            RuntimeError: the graph is finalized, or has grown since the nodes were numbered.
+            ValueError: a name is taken.
         """
         with self._lock:
             table = self._table

@@ -22,12 +22,14 @@ class NodeTable:
     """The nodes of one graph.
 
     Args:
-        graph: the graph. tensor, operation: the classes of its tensors and nodes.
+        graph: the graph.
+        tensor, operation: the classes of its tensors and nodes.
 
     Attributes:
         nodes: all nodes, in order of creation: `nodes[i].index == i`.
         by_name: the same by name.
-        unfeedable: tensors for which no value may be fed. unfetchable: nodes whose outputs may not be fetched.
+        unfeedable: tensors for which no value may be fed.
+        unfetchable: nodes whose outputs may not be fetched.
         is_finalized: whether the graph refuses to grow.
         lacks_values: whether it was read from a saved plan, in which large constants have no values.
         has_late_edges: whether there are control edges against the order of creation: while there are none, no edge can close a cycle.

@@ -113,7 +113,8 @@ def as_canonical(request: Any) -> str:
     """The canonical spelling of a device spec given as text or as a DeviceSpec object.
 
     Raises:
-        ValueError: malformed text. TypeError: neither text nor spec.
+        ValueError: malformed text.
+        TypeError: neither text nor spec.
     """
     if isinstance(request, str):
         return canonical_name(request)

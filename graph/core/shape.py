@@ -117,7 +117,8 @@ def as_dims(value: Any) -> Dims:
     -1 and None both mean an unknown size in a sequence.
 
     Raises:
-        TypeError: not a shape. ValueError: a negative size.
+        TypeError: not a shape.
+        ValueError: a negative size.
     """
     if value is None:
         return None

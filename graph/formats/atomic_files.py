@@ -71,7 +71,8 @@ def write_durably(path: Path, write: Callable[[Path], None], size: int | None = 
     """Make a file: `write` is given the name under which it is to be written first; `size`: how many bytes it writes, if known.
 
     Raises:
-        ResourceExhaustedError: the disk is full, or a quota reached. OSError: what else the file system says. Nothing is left then.
+        ResourceExhaustedError: the disk is full, or a quota reached.
+        OSError: what else the file system says. Nothing is left then.
     """
     if is_remote(path):
         point()

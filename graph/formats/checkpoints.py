@@ -145,7 +145,8 @@ def write_shard(
     """Write one task's tensors, durably. Values are read while the file is written.
 
     Args:
-        prefix: name of the checkpoint. number, count: which shard it is, of how many.
+        prefix: name of the checkpoint.
+        number, count: which shard it is, of how many.
         tensors: (name, slice, type, value).
         steps: how many steps have begun in this task. While they grow in number, the save takes a quarter of a processor at most.
 
@@ -334,7 +335,8 @@ class CheckpointReader:
     """Reads a checkpoint, of Dovetail's or of TensorFlow's (`tensor_bundle`).
 
     Raises:
-        NotFoundError: there is none of that name. DataLossError: its manifest is damaged.
+        NotFoundError: there is none of that name.
+        DataLossError: its manifest is damaged.
 
     >>> reader = CheckpointReader("/tmp/model.ckpt-10")
     >>> reader.get_variable_to_shape_map()
@@ -405,7 +407,8 @@ class CheckpointReader:
         """A slice of a tensor, such as `10 4 0,4:0,4`; '' for all of it.
 
         Raises:
-            NotFoundError: no such tensor. InvalidArgumentError: the slice is none of it.
+            NotFoundError: no such tensor.
+            InvalidArgumentError: the slice is none of it.
             DataLossError: a shard is missing or damaged; the text names the file and the tensor.
         """
         found = self._tensors.get(name)

@@ -35,7 +35,8 @@ def read_bundle(prefix: str, index: bytes) -> tuple[list[str], dict[str, dict[st
     """The files of a checkpoint, and its tensors by name, as `checkpoints` has them: type, shape, and slices.
 
     Raises:
-        UnimplementedError: the package `protobuf` is not installed. ValueError: the index is damaged.
+        UnimplementedError: the package `protobuf` is not installed.
+        ValueError: the index is damaged.
     """
     entries = dict(read_table(index))
     header = _parsed("BundleHeaderProto", entries.pop(b"", b""))
@@ -131,10 +132,12 @@ def write_bundle(prefix: str, tensors: Iterable[tuple[str, Array]]) -> None:
     """Write a checkpoint that TensorFlow reads, in one file and its index, durably.
 
     Args:
-        prefix: name of the checkpoint. tensors: names and values; texts are bytes.
+        prefix: name of the checkpoint.
+        tensors: names and values; texts are bytes.
 
     Raises:
-        UnimplementedError: the package `protobuf` is not installed. OSError: it cannot be written.
+        UnimplementedError: the package `protobuf` is not installed.
+        OSError: it cannot be written.
     """
     path = path_of(f"{prefix}.data-00000-of-00001")
     entries: dict[bytes, bytes] = {}

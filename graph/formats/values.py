@@ -60,9 +60,10 @@ def make_tensor_proto(values: Any, dtype: Any = None, shape: Any = None, verify_
     """A `TensorProto` of values.
 
     Args:
-        values: an array, a number, text, or nested lists of them. dtype: None: what NumPy makes of them, but float32 and int32 of
-            Python's numbers.
-        shape: None: that of the values; the last value fills what they leave. verify_shape: refuse another shape than theirs.
+        values: an array, a number, text, or nested lists of them.
+        dtype: None: what NumPy makes of them, but float32 and int32 of Python's numbers.
+        shape: None: that of the values; the last value fills what they leave.
+        verify_shape: refuse another shape than theirs.
 
     Raises:
         UnimplementedError: the package `protobuf` is not installed. TypeError, ValueError: the values do not fit.

@@ -31,7 +31,8 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
         a function of tensors that returns the result.
 
     Raises:
-        TypeError: `f` reads variables, and `grad` does not take them. ValueError: a wrong number of gradients.
+        TypeError: `f` reads variables, and `grad` does not take them.
+        ValueError: a wrong number of gradients.
 
     >>> @dt.custom_gradient
     ... def log1pexp(x):

@@ -75,8 +75,8 @@ def gradients(
             depends on it.
 
     Raises:
-        TypeError: a y is not numeric, or a grad_y is not of its y's type. ValueError: a wrong number of grad_ys, or a
-            wrong shape.
+        TypeError: a y is not numeric, or a grad_y is not of its y's type.
+        ValueError: a wrong number of grad_ys, or a wrong shape.
 
     >>> x = constant(3.0)
     >>> (g,) = gradients(x * x, [x])   # evaluates to 6.0

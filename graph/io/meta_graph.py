@@ -59,7 +59,9 @@ class Imported:
     """What an import brought.
 
     Attributes:
-        nodes: the nodes, which are in the graph now. variables: in the order of the file. saver: what a saver was made with, or None.
+        nodes: the nodes, which are in the graph now.
+        variables: in the order of the file.
+        saver: what a saver was made with, or None.
     """
 
     nodes: Sequence[Node]
@@ -79,7 +81,8 @@ def write_meta_graph(
     Args:
         collections: names of those that are written; None: all. Values that are no nodes, tensors, variables, numbers or texts are
             left out, and the log says so. Of a variable with copies the first one is written.
-        saver: plain values for the importing program. saved: variables to write although no collection has them.
+        saver: plain values for the importing program.
+        saved: variables to write although no collection has them.
     """
     variables: dict[Variable, int] = {}
     kept: dict[str, list[Any]] = {}
@@ -109,13 +112,14 @@ def read_meta_graph(
     """Append what `write_meta_graph` wrote to a graph, with its collections.
 
     Args:
-        prefix: put before all names, such as `scope/`. clear_devices: let the nodes ask for no device.
+        prefix: put before all names, such as `scope/`.
+        clear_devices: let the nodes ask for no device.
         check: is called with what the file has for a saver and with the variables, and raises ValueError (or what comes of a wrong
             type) if they do not fit. The nodes are not in the graph yet.
 
     Raises:
-        InvalidArgumentError: it is damaged or something else, or a name is taken. The graph has not changed then. OSError: it cannot
-            be read.
+        InvalidArgumentError: it is damaged or something else, or a name is taken. The graph has not changed then.
+        OSError: it cannot be read.
     """
     with meta.open() as file:
         try:

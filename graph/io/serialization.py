@@ -168,7 +168,8 @@ def load(path: str | os.PathLike[str]) -> Graph:
     """Read a graph that `save` wrote.
 
     Raises:
-        InvalidArgumentError: the file is damaged or no graph. OSError: it cannot be read.
+        InvalidArgumentError: the file is damaged or no graph.
+        OSError: it cannot be read.
     """
     graph = Graph()
     with Path(path).open("rb") as file:
@@ -195,8 +196,10 @@ class Arrived:
     """Nodes that were read and found good. They know their graph, which does not know them before they join it.
 
     Attributes:
-        nodes: numbered on from the graph's last one. has_late_edges: whether a control edge goes against their order.
-        seed: the graph-level seed that comes with them, or None. searched: devices that a search has chosen for them.
+        nodes: numbered on from the graph's last one.
+        has_late_edges: whether a control edge goes against their order.
+        seed: the graph-level seed that comes with them, or None.
+        searched: devices that a search has chosen for them.
     """
 
     graph: Graph

@@ -64,7 +64,8 @@ class Accumulator(AsyncResource[TakeGradient]):
     """The rules that dense and sparse accumulators share.
 
     Attributes:
-        count: gradients since the last take. global_step: gradients of older steps are dropped.
+        count: gradients since the last take.
+        global_step: gradients of older steps are dropped.
     """
 
     def __init__(self, name: str, kind: AccumulatorKind) -> None:
@@ -142,7 +143,8 @@ class DenseAccumulator(Accumulator, Publishable):
         """Add a gradient, unless it is stale.
 
         Raises:
-            InvalidArgumentError: its shape does not fit. UnavailableError: another process does not release the lock.
+            InvalidArgumentError: its shape does not fit.
+            UnavailableError: another process does not release the lock.
         """
         self._check(gradient)
 

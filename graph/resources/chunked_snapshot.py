@@ -30,7 +30,9 @@ class ChunkedSnapshot:
         current: gives the variable's value, the lock being held.
 
     Attributes:
-        dtype: the element type. shape: the whole shape. nbytes: the size of all of it.
+        dtype: the element type.
+        shape: the whole shape.
+        nbytes: the size of all of it.
     """
 
     __slots__ = (

@@ -270,7 +270,8 @@ class Queue(AsyncResource[Any]):
         """Put elements in, in order, as room appears.
 
         Raises:
-            InvalidArgumentError: components of the wrong number, type or shape. CancelledError: it is closed.
+            InvalidArgumentError: components of the wrong number, type or shape.
+            CancelledError: it is closed.
             ResourceExhaustedError: it would hold more bytes than DOVETAIL_QUEUE_MB allows.
         """
         for e in elements:
@@ -285,7 +286,8 @@ class Queue(AsyncResource[Any]):
         """`count` elements, stacked; with `fewer`, the remaining elements if the queue is closed.
 
         Raises:
-            InvalidArgumentError: `count` is negative, or elements have no shape. OutOfRangeError: closed, and too few are left.
+            InvalidArgumentError: `count` is negative, or elements have no shape.
+            OutOfRangeError: closed, and too few are left.
         """
         if count < 0:
             raise invalid(f"{self}: the number of elements must not be negative, is {count}")

@@ -62,7 +62,8 @@ class SharedValue(Protocol):
         """Take the lock between processes. The caller holds the variable's own lock.
 
         Raises:
-            UnavailableError: another process does not release it. AbortedError: the value does not exist any more.
+            UnavailableError: another process does not release it.
+            AbortedError: the value does not exist any more.
         """
 
     def release(self) -> None:

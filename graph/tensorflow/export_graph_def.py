@@ -76,7 +76,8 @@ def graph_def_of(
     """The `GraphDef` of a graph.
 
     Args:
-        from_version: nodes from this number on. add_shapes: also write the shapes of outputs, as `_output_shapes`.
+        from_version: nodes from this number on.
+        add_shapes: also write the shapes of outputs, as `_output_shapes`.
         nodes: these alone; None: all.
 
     Raises:

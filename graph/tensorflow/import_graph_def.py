@@ -55,8 +55,8 @@ def import_graph_def(
 
     Raises:
         UnimplementedError: the package `protobuf` is not installed, or there are ops that Dovetail does not have: the text lists them.
-        InvalidArgumentError: the message is malformed, or a node says what there is not here. ValueError: a name is not in it, or taken.
-            The graph has not changed then.
+        InvalidArgumentError: the message is malformed, or a node says what there is not here.
+        ValueError: a name is not in it, or taken. The graph has not changed then.
 
     >>> graph_def = GraphDef()
     >>> graph_def.ParseFromString(open("frozen.pb", "rb").read())

@@ -27,8 +27,10 @@ class Argument:
     """One input or output.
 
     Attributes:
-        name: its name. type: an element type's name, or the attribute that holds it.
-        number: the attribute with its number of tensors, or ''. is_list: whether `type` is the name of a list of types.
+        name: its name.
+        type: an element type's name, or the attribute that holds it.
+        number: the attribute with its number of tensors, or ''.
+        is_list: whether `type` is the name of a list of types.
         is_ref: whether it is the place of a variable.
     """
 

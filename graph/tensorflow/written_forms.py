@@ -24,7 +24,8 @@ class Form:
 
     Attributes:
         inputs: tensors of the graph, and outputs of nodes that are written before this one.
-        attrs: its attributes, but for those that follow from inputs and outputs. outputs: their types.
+        attrs: its attributes, but for those that follow from inputs and outputs.
+        outputs: their types.
         kept: attributes that only Dovetail has.
     """
 

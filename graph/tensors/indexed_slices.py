@@ -126,7 +126,9 @@ class IndexedSlicesValue(NamedTuple):
     """What a session gives for `IndexedSlices`: arrays in place of its tensors.
 
     Attributes:
-        values: the rows. indices: where each belongs. dense_shape: shape of the whole, or None.
+        values: the rows.
+        indices: where each belongs.
+        dense_shape: shape of the whole, or None.
 
     >>> session.run(dt.IndexedSlices([[1.0, 2.0]], [3])).indices
     array([3], dtype=int32)

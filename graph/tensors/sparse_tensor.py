@@ -24,7 +24,9 @@ class SparseTensorValue(NamedTuple):
     """What a session gives for a `SparseTensor`, and takes for one: arrays in place of its tensors.
 
     Attributes:
-        indices: coordinates, int64 `[n, rank]`. values: the elements, `[n]`. dense_shape: shape of the whole, int64 `[rank]`.
+        indices: coordinates, int64 `[n, rank]`.
+        values: the elements, `[n]`.
+        dense_shape: shape of the whole, int64 `[rank]`.
 
     >>> session.run(y, {x: SparseTensorValue([[0, 2], [1, 0]], [1.0, 2.0], [2, 3])})
     """
@@ -43,7 +45,8 @@ class SparseTensor:
         dense_shape: shape of the whole, int64 `[rank]`.
 
     Raises:
-        ValueError: the three shapes contradict each other. TypeError: coordinates that are not integers.
+        ValueError: the three shapes contradict each other.
+        TypeError: coordinates that are not integers.
 
     >>> SparseTensor(indices=[[0, 0], [1, 2]], values=[1.0, 2.0], dense_shape=[3, 4])
     """

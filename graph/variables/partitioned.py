@@ -182,7 +182,8 @@ class PartitionInfo:
         var_offset: where the part begins, for each axis.
 
     Raises:
-        TypeError: no lists. ValueError: their lengths differ, or an offset lies outside.
+        TypeError: no lists.
+        ValueError: their lengths differ, or an offset lies outside.
     """
 
     full_shape: list[int]
@@ -214,7 +215,8 @@ class PartitionInfo:
         """The axis along which a part of that shape is shorter than the whole; None when it is the whole.
 
         Raises:
-            TypeError: no list. ValueError: no part of this variable, or shorter along several axes.
+            TypeError: no list.
+            ValueError: no part of this variable, or shorter along several axes.
         """
         if not isinstance(shape, (list, tuple)):
             raise TypeError(f"`shape` must be a sequence (like tuple or list) instead of {type(shape).__name__}")
@@ -296,7 +298,8 @@ class PartitionedVariable(TensorOperators[Tensor]):
         partitions: how many parts there are along each axis.
 
     Raises:
-        TypeError: no lists. ValueError: no parts, or parts that are not the slices of this variable.
+        TypeError: no lists.
+        ValueError: no parts, or parts that are not the slices of this variable.
 
     >>> table = get_variable("table", [1000, 16], partitioner=fixed_size_partitioner(4))
     >>> [part.name for part in table]

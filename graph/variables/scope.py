@@ -297,8 +297,8 @@ def get_variable(
         custom_getter: function that is called as `custom_getter(getter, name, ...)` instead.
 
     Raises:
-        ValueError: it exists and may not be reused, or the other way round, or shape or dtype differ from
-            those of the existing variable. TypeError: sizes are given one by one.
+        ValueError: it exists and may not be reused, or the other way round, or shape or dtype differ from those of the existing variable.
+        TypeError: sizes are given one by one.
 
     >>> w = get_variable("w", [3, 4])
     """

@@ -41,7 +41,8 @@ class VariableStore:
     """The variables of one graph that `get_variable` made.
 
     Attributes:
-        variables: name -> variable. partitioned: name -> variable of several parts.
+        variables: name -> variable.
+        partitioned: name -> variable of several parts.
         regularizations: loss that a regularizer gave -> its variable, and a function that makes the loss again.
         of_copies: losses that were made again, for other copies of the variables.
     """

@@ -113,14 +113,16 @@ define("ConcatV2", _concat_rule, _concat, gradient=_concat_gradient, places=_con
 
 
 def concat(values: Any, axis: TensorLike, name: str | None = "concat") -> Tensor:
-    """Join tensors along an axis they have.
+    """Concatenate tensors along an existing axis.
 
     Args:
-        values: list of tensors of one type; their shapes agree but along `axis`.
-        axis: int; negative counts from the end.
+        values: a list of tensors of one type. Their shapes agree except along `axis`.
+        axis: an int. Negative counts from the end.
+        name: name of the node.
 
     Raises:
-        ValueError, TypeError: the shapes or types do not fit.
+        ValueError: the shapes do not agree, or there is no such axis.
+        TypeError: the types differ, or `axis` is not a number.
 
     >>> concat([[[1, 2]], [[3, 4]]], 0).shape
     TensorShape([2, 2])
@@ -140,10 +142,9 @@ def concat(values: Any, axis: TensorLike, name: str | None = "concat") -> Tensor
 
 
 def convert_alike(values: Sequence[TensorLike], name: str, dtype: DType | None = None) -> list[Tensor]:
-    """Values as tensors of one type: that of the first tensor among them, nested lists included, or else of
-    the first value.
+    """Convert values to tensors of one type: `dtype`, or that of the first tensor (also in nested lists), or that of the first value.
 
-    A value that cannot take this type keeps its own; the op that takes them all complains then.
+    A value that cannot be converted keeps its own type. The op that takes the values then raises.
     """
     like = dtype or _first_type(values)
     out: list[Tensor] = []
@@ -183,14 +184,18 @@ def _num_split(attrs: Attrs) -> int:
     return num
 
 
+def _unknown_pieces(x: Tensor, num: int) -> Sequence[Output]:
+    """The outputs of a split whose axis or input rank is unknown."""
+    return [(x.dtype.base, None if x.dims is None else (None,) * len(x.dims))] * num
+
+
 def _split_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     axis_input, x = inputs
     need_index(axis_input, "axis")
     num = _num_split(attrs)
     axis = static_int(axis_input)
     if x.dims is None or axis is None:
-        dims: Dims = None if x.dims is None else (None,) * len(x.dims)
-        return [(x.dtype.base, dims)] * num
+        return _unknown_pieces(x, num)
     at = normal_axis(axis, len(x.dims))
     whole = x.dims[at]
     if whole is not None and whole % num:
@@ -213,7 +218,7 @@ def _split(axis: Array, x: Array, *, num_split: int) -> Any:
 
 
 def _pieces(x: Array, sizes: Sequence[int], axis: int) -> tuple[Array, ...]:
-    """Views of pieces of these sizes along an axis; `np.split` takes five times as long."""
+    """Views of consecutive pieces of these sizes along an axis. `np.split` takes five times as long."""
     before, first, pieces = (slice(None),) * axis, 0, []
     for size in sizes:
         pieces.append(x[(*before, slice(first, first + size))])
@@ -230,15 +235,14 @@ def _split_v_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         raise ValueError(f"size_splits has {sizes_input.dims[0]} sizes for {num} pieces")
     axis, sizes = static_int(axis_input), static_ints(sizes_input)
     if x.dims is None or axis is None:
-        dims: Dims = None if x.dims is None else (None,) * len(x.dims)
-        return [(x.dtype.base, dims)] * num
+        return _unknown_pieces(x, num)
     at = normal_axis(axis, len(x.dims))
     known: Sequence[int | None] = (None,) * num if sizes is None else _complete_sizes(sizes, x.dims[at])
     return [(x.dtype.base, (*x.dims[:at], s, *x.dims[at + 1 :])) for s in known]
 
 
 def _complete_sizes(sizes: list[int], whole: int | None) -> list[int | None]:
-    """The sizes of the pieces, -1 replaced by the rest; ValueError unless they fill the whole exactly."""
+    """The sizes of the pieces, with -1 replaced by what remains. ValueError unless they add up to `whole`."""
     if min(sizes, default=0) < -1 or sizes.count(-1) > 1:
         raise ValueError(f"size_splits {sizes} must hold sizes, and -1 at most once")
     if whole is None:
@@ -260,7 +264,7 @@ def _split_v(x: Array, sizes: Array, axis: Array, *, num_split: int) -> Any:
 
 
 def filled_grads(node: Node, grads: Sequence[Any]) -> list[Any]:
-    """A gradient for every output: zeros for outputs without a gradient."""
+    """The gradients of all outputs, with zeros in place of None."""
     return [zeros_like(t) if g is None else g for t, g in zip(node.outputs, grads, strict=True)]
 
 
@@ -287,15 +291,19 @@ def split(
     num: int | None = None,
     name: str | None = "split",
 ) -> list[Tensor]:
-    """Cut along an axis.
+    """Split a tensor along an axis.
 
     Args:
-        num_or_size_splits: an int: that many equal pieces; a vector: one piece of each size, where one may be
-            -1 (the rest).
-        num: how many sizes there are, if the vector's length is not known.
+        value: the tensor.
+        num_or_size_splits: an int for that many equal pieces, or a vector of their sizes, one of which may be -1 (what remains).
+        axis: the axis, an int or a scalar tensor.
+        num: the number of sizes, if the vector's length is unknown.
+        name: name of the node.
 
     Raises:
-        ValueError: the pieces do not add up to the whole.
+        ValueError: the pieces do not add up to the size of the axis.
+
+    >>> a, b = split([1, 2, 3], [1, 2])   # evaluate to [1] and [2, 3]
     """
     if isinstance(num_or_size_splits, (int, np.integer)):
         with op_scope(name, "split", value, axis) as scope:
@@ -351,11 +359,13 @@ define(
 
 
 def packed(values: Sequence[TensorLike], dtype: DType | None, name: str, casts: bool | None = None) -> Tensor:
-    """Nested lists as one tensor of the type `dtype`, or else of the first tensor among them; without
-    tensors, as a Const.
+    """Stack nested lists into one tensor along new first axes.
 
-    Element `i` that is no tensor becomes a Const `name/i`, as in TensorFlow. Tensors of other numbers are cast, unless fractions would
-    be lost. `casts`: whether they are; None: where a `dtype` is given.
+    Args:
+        values: numbers, tensors, and lists of them. Without a tensor, the result is a Const.
+        dtype: element type. None: that of the first tensor.
+        name: name of the node. Element `i` becomes the Const `name/i` if it is not a tensor, as in TensorFlow.
+        casts: whether tensors of other numeric types are cast, unless that would lose fractions. None: if `dtype` is given.
     """
     casts = dtype is not None if casts is None else casts
     like = dtype or _first_type(values)
@@ -367,20 +377,29 @@ def packed(values: Sequence[TensorLike], dtype: DType | None, name: str, casts: 
             if isinstance(v, (list, tuple)):
                 elements.append(packed(v, like, str(i), casts))
             else:
-                cuts = not casts or not isinstance(v, Tensor) or like is None or _would_cut(v.dtype.base, like)
-                elements.append(convert(v, like, name=str(i)) if cuts else cast(v, like))
+                to_cast = casts and isinstance(v, Tensor) and like is not None and _keeps_fractions(v.dtype.base, like)
+                elements.append(cast(v, like) if to_cast else convert(v, like, name=str(i)))
         return apply("Pack", elements, {"axis": 0}, scope)
 
 
-def _would_cut(dtype: DType, wanted: DType) -> bool:
-    """Whether values of a type cannot become some of another: they are no numbers, or have fractions that it has not."""
-    return not (
-        dtype.is_integer and (wanted.is_integer or wanted.is_floating) or dtype.is_floating and wanted.is_floating
-    )
+def _keeps_fractions(dtype: DType, wanted: DType) -> bool:
+    """Whether both types are numeric and a cast from `dtype` to `wanted` keeps fractions."""
+    return dtype.is_integer and (wanted.is_integer or wanted.is_floating) or dtype.is_floating and wanted.is_floating
 
 
 def stack(values: Any, axis: int = 0, name: str | None = "stack") -> Tensor:
-    """Join tensors of one shape along a new axis. Values without tensors among them become one Const."""
+    """Join tensors of one shape along a new axis. Values without a tensor among them become one Const.
+
+    Args:
+        values: a list of tensors of one shape and type.
+        axis: the position of the new axis. Negative counts from the end.
+        name: name of the node.
+
+    Raises:
+        ValueError: the shapes differ, or the list is empty.
+
+    >>> stack([[1, 2], [3, 4]], axis=1)   # evaluates to [[1, 3], [2, 4]]
+    """
     if isinstance(axis, Tensor):
         raise TypeError(
             f"stack: the axis must be a number, not {axis!r}. Several tensors are one list: dt.{AS_LIST['stack']}"
@@ -411,7 +430,7 @@ def _unpack(x: Array, *, num: int, axis: int) -> Any:
     if not -x.ndim <= axis < x.ndim or x.shape[axis] != num:
         raise invalid(f"Cannot unstack shape {text(x.shape)} along axis {axis} into {num} tensors")
     moved = np.moveaxis(x, axis, 0)
-    # A string picked out of an object array is no array; with an ellipsis it stays one.
+    # The ellipsis makes an element of an object array an array, too.
     pieces = tuple(moved[i, ...] for i in range(num)) if x.dtype == object else tuple(moved)
     return pieces[0] if num == 1 else pieces
 
@@ -426,7 +445,17 @@ define(
 
 
 def unstack(value: TensorLike, num: int | None = None, axis: int = 0, name: str | None = "unstack") -> list[Tensor]:
-    """The slices along an axis, that axis gone. `num` must be given where the size is not known."""
+    """The slices of a tensor along an axis, without that axis.
+
+    Args:
+        value: the tensor.
+        num: the size of the axis. None: the static one.
+        axis: an int. Negative counts from the end.
+        name: name of the node.
+
+    Raises:
+        ValueError: `num` is not the size of the axis, or neither is known.
+    """
     with op_scope(name, "unstack", value) as scope:
         x = convert(value, name="value")
         if num is None:

@@ -1,4 +1,4 @@
-"""New tensors: fills, ranges, the identity matrix."""
+"""New tensors filled with one value."""
 
 from __future__ import annotations
 
@@ -31,8 +31,6 @@ from .shapes import reshape, shape
 
 SMALL = 1000  # TensorFlow's bound: fewer elements become a Const, more a Fill, so that graphs stay small
 
-# --- one value everywhere -----------------------------------------------------------------------------------
-
 
 def _fill_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     wanted, value = inputs
@@ -62,27 +60,24 @@ def fill(dims: TensorLike, value: TensorLike, name: str | None = None) -> Tensor
 
 
 def zeros(shape: Any, dtype: Any = float32, name: str | None = None) -> Tensor:
-    """A tensor of zeros (False for bool, empty text for string).
-
-    A Const when it is small and its shape is known.
-    """
+    """A tensor of zeros (False for bool, empty strings for string). A Const if it is small and its shape is known."""
     return _filled(shape, 0, dtype, name, "zeros")
 
 
 def ones(shape: Any, dtype: Any = float32, name: str | None = None) -> Tensor:
-    """A tensor of ones (True for bool). A Const when it is small and its shape is known."""
+    """A tensor of ones (True for bool). A Const if it is small and its shape is known."""
     return _filled(shape, 1, dtype, name, "ones")
 
 
 def _filled(wanted: Any, value: int, dtype_like: Any, name: str | None, default: str) -> Tensor:
-    # TensorFlow's number of a type, after a size: NumPy's habit.
+    # as_dtype takes ints, TensorFlow's numbers of types, so zeros(2, 3) would be understood as a dtype.
     if isinstance(wanted, int) and isinstance(dtype_like, int):
         raise TypeError(
             f"{default}: {dtype_like} is no dtype. The shape is one argument: dt.{default}([{wanted}, {dtype_like}])"
         )
     dtype = as_dtype(dtype_like).base
     if dtype is string and value:
-        raise TypeError("There is no text that stands for one")
+        raise TypeError("ones has no value for dtype string")
     scalar: Any = b"" if dtype is string else np.array(value).astype(dtype.np)
     with op_scope(name, default, wanted) as scope:
         if not isinstance(wanted, Tensor) and not has_tensor(wanted):
@@ -104,32 +99,31 @@ def _filled(wanted: Any, value: int, dtype_like: Any, name: str | None, default:
 
 
 def has_tensor(value: Any) -> bool:
+    """Whether a value is a list or tuple with a tensor or variable in it."""
     return isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) or hasattr(v, "_as_tensor") for v in value)
 
 
-# No gradient: the values of the input do not matter.
+# Neither has a gradient: they do not depend on the values of the input.
 define(
-    "ZerosLike",
-    same_rule,
-    lambda x: np.full(np.shape(x), b"" if x.dtype == object else 0, x.dtype),
-    cost=write_cost,
+    "ZerosLike", same_rule, lambda x: np.full(np.shape(x), b"" if x.dtype == object else 0, x.dtype), cost=write_cost
 )
 define("OnesLike", same_rule, lambda x: np.ones(np.shape(x), x.dtype), cost=write_cost)
 
 
 def zeros_like(tensor: TensorLike, dtype: Any = None, name: str | None = None, optimize: bool = True) -> Tensor:
-    """Zeros of the same shape, and the same type unless `dtype` says another.
+    """A tensor of zeros of the same shape as `tensor`.
 
-    A Const when small and the shape is known.
+    Args:
+        tensor: a tensor.
+        dtype: element type. None: that of `tensor`.
+        name: name of the node.
+        optimize: return a Const if the result is small and its shape is known.
     """
     return _like("ZerosLike", zeros, tensor, dtype, name, optimize)
 
 
 def ones_like(tensor: TensorLike, dtype: Any = None, name: str | None = None, optimize: bool = True) -> Tensor:
-    """Ones of the same shape, and the same type unless `dtype` says another.
-
-    A Const when small and the shape is known.
-    """
+    """A tensor of ones of the same shape as `tensor`. Arguments as for `zeros_like`."""
     return _like("OnesLike", ones, tensor, dtype, name, optimize)
 
 

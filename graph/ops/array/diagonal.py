@@ -53,14 +53,14 @@ def _diag_part_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         return [(dtype, None)]
     half = len(x.dims) // 2
     if not half or len(x.dims) % 2 or not compatible(x.dims[:half], x.dims[half:]):
-        raise ValueError(f"the shape must be some sizes twice over, not {text(x.dims)}")
+        raise ValueError(f"the shape must be of the form [*dims, *dims], not {text(x.dims)}")
     return [(dtype, merge(x.dims[:half], x.dims[half:]))]
 
 
 def _diag_part(x: Array) -> Array:
     half = x.ndim // 2
     if not half or x.ndim % 2 or x.shape[:half] != x.shape[half:]:
-        raise invalid(f"The shape must be some sizes twice over, not {text(x.shape)}")
+        raise invalid(f"The shape must be of the form [*dims, *dims], not {text(x.shape)}")
     count = int(np.prod(x.shape[:half]))
     return np.diagonal(x.reshape(count, count)).reshape(x.shape[:half])
 
@@ -70,7 +70,7 @@ define("DiagPart", _diag_part_rule, _diag_part, gradient=lambda node, grad: [dia
 
 
 def diag(diagonal: TensorLike, name: str | None = None) -> Tensor:
-    """A tensor of zeros but for its diagonal: `out[i, ..., i, ...] = diagonal[i, ...]`, of twice the rank."""
+    """A tensor of shape `[*dims, *dims]` with a diagonal of shape `dims` and zeros elsewhere: `out[*i, *i] = diagonal[*i]`."""
     return apply_op("Diag", name, diagonal=diagonal)
 
 
@@ -158,7 +158,7 @@ define(
 
 
 def matrix_diag(diagonal: TensorLike, name: str | None = None) -> Tensor:
-    """Square matrices of zeros but for their main diagonals: (..., n) gives (..., n, n)."""
+    """Square matrices with these main diagonals and zeros elsewhere: (..., n) gives (..., n, n)."""
     return apply_op("MatrixDiag", name, diagonal=diagonal)
 
 
@@ -168,7 +168,7 @@ def matrix_diag_part(input: TensorLike, name: str | None = None) -> Tensor:
 
 
 def matrix_set_diag(input: TensorLike, diagonal: TensorLike, name: str | None = None) -> Tensor:
-    """Matrices with their main diagonals replaced."""
+    """Matrices (..., m, n) with their main diagonals replaced by `diagonal`, (..., min(m, n))."""
     with op_scope(name, "MatrixSetDiag", input, diagonal) as scope:
         x = convert(input, name="input")
         return apply("MatrixSetDiag", (x, convert(diagonal, name="diagonal", prefer=x.dtype.base)), None, scope)
@@ -203,11 +203,13 @@ define(
 def matrix_band_part(
     input: TensorLike, num_lower: TensorLike, num_upper: TensorLike, name: str | None = None
 ) -> Tensor:
-    """Matrices with zeros outside of a band around the main diagonal.
+    """Matrices with zeros outside a band around the main diagonal.
 
     Args:
-        num_lower: diagonals kept below the main one; negative: all.
-        num_upper: diagonals kept above it; negative: all.
+        input: matrices (..., m, n).
+        num_lower: the number of diagonals kept below the main one. Negative: all.
+        num_upper: the number of diagonals kept above it. Negative: all.
+        name: name of the node.
 
     >>> matrix_band_part(x, -1, 0)   # the lower triangle
     """
@@ -230,9 +232,14 @@ def eye(
     dtype: Any = float32,
     name: str | None = None,
 ) -> Tensor:
-    """The identity matrix, or a batch of them; square unless `num_columns` is given.
+    """The identity matrix, or a batch of identity matrices, of shape `batch_shape + [num_rows, num_columns]`.
 
-    Shape `batch_shape + [rows, columns]`; `batch_shape` may be a tensor.
+    Args:
+        num_rows: number of rows.
+        num_columns: number of columns. None: `num_rows`.
+        batch_shape: a list or tensor of sizes. None: a single matrix.
+        dtype: element type.
+        name: name of the node.
     """
     with op_scope(name, "eye", num_rows, num_columns) as scope:
         columns = num_rows if num_columns is None else num_columns

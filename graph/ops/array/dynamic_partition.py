@@ -1,4 +1,4 @@
-"""Rows by group: dynamic_partition and dynamic_stitch, boolean_mask, unique."""
+"""Rows by group: dynamic_partition and dynamic_stitch, boolean_mask, unique, set difference."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from ..math.static_operands import (
 from .concat_stack import concat, filled_grads
 from .gather import check_indices, gather, gather_densely
 from .ranges import range as range_
-from .segments import check_prefix
+from .segments import check_prefix, need_prefix
 from .shapes import reshape, shape, size, squeeze
 
-# --- dealing rows out and collecting them -------------------------------------------------------------------
+# --- partition and stitch -----------------------------------------------------------------------------------
 
 
 def _dynamic_partition_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -42,14 +42,8 @@ def _dynamic_partition_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[
     num = typed_attr(attrs, "num_partitions", int)
     if num < 1:
         raise ValueError(f"num_partitions must be at least 1, not {num}")
-    dims: Dims = None
-    if data.dims is not None and partitions.dims is not None:
-        if not compatible(data.dims[: len(partitions.dims)], partitions.dims):
-            raise ValueError(
-                f"the shape of data, {text(data.dims)}, must begin with that of partitions, {text(partitions.dims)}"
-            )
-        dims = (None, *data.dims[len(partitions.dims) :])
-    return [(data.dtype.base, dims)] * num
+    row = need_prefix(data.dims, partitions.dims, "data", "partitions")
+    return [(data.dtype.base, None if row is None else (None, *row))] * num
 
 
 def _dynamic_partition(data: Array, partitions: Array, *, num_partitions: int) -> Any:
@@ -60,12 +54,11 @@ def _dynamic_partition(data: Array, partitions: Array, *, num_partitions: int) -
 
 
 def _dynamic_partition_gradient(node: Node, *grads: Any) -> Sequence[Any]:
-    # Deal out the positions in the same way; they say where each row of the gradients belongs.
+    # The row numbers, partitioned in the same way, are the rows of `data` to which the gradients belong.
     data, partitions = node.inputs
     count = node.attrs["num_partitions"]
-    positions = reshape(range_(size(partitions)), shape(partitions))
-    places = dynamic_partition(positions, partitions, count)
-    rows = dynamic_stitch(places, filled_grads(node, grads))
+    numbers = reshape(range_(size(partitions)), shape(partitions))
+    rows = dynamic_stitch(dynamic_partition(numbers, partitions, count), filled_grads(node, grads))
     return [reshape(rows, shape(data)), None]
 
 
@@ -81,11 +74,15 @@ define(
 def dynamic_partition(
     data: TensorLike, partitions: TensorLike, num_partitions: int, name: str | None = None
 ) -> list[Tensor]:
-    """Deal rows out to `num_partitions` lists, in order.
+    """Distribute rows to `num_partitions` tensors. Within each, rows keep their order.
 
     Args:
-        data: shape `partitions.shape + row shape`.
-        partitions: int32, for each row the list it goes to, in [0, num_partitions).
+        data: the rows, of shape `partitions.shape + row shape`.
+        partitions: for each row the tensor that it goes to, int32 in [0, num_partitions).
+        num_partitions: number of tensors.
+        name: name of the node.
+
+    >>> dynamic_partition([10, 20, 30], [1, 0, 1], 2)   # evaluates to [20] and [10, 30]
     """
     with op_scope(name, "DynamicPartition", data, partitions) as scope:
         operands = (convert(data, name="data"), index_operand(partitions, "partitions"))
@@ -96,21 +93,15 @@ def _stitch_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     half = len(inputs) // 2
     if not half or len(inputs) % 2:
         raise ValueError(f"as many lists of indices as of data are needed, not {len(inputs)} inputs")
-    places, rows = inputs[:half], inputs[half:]
+    indices, rows = inputs[:half], inputs[half:]
     dtype = same_type(rows)
     inner: Dims = None
     known: list[Any] = []
-    for at, row in zip(places, rows, strict=True):
+    for at, row in zip(indices, rows, strict=True):
         if at.dtype.base is not int32:
             raise TypeError(f"indices must be int32, not {at.dtype.base.name}")
         known.append(static_value(at))
-        if at.dims is None or row.dims is None:
-            continue
-        if not compatible(row.dims[: len(at.dims)], at.dims):
-            raise ValueError(
-                f"the shape of {row.name}, {text(row.dims)}, must begin with that of its indices, {text(at.dims)}"
-            )
-        inner = merge(inner, row.dims[len(at.dims) :])
+        inner = merge(inner, need_prefix(row.dims, at.dims, row.name, "its indices"))
     if inner is None:
         return [(dtype, None)]
     count = None if any(k is None for k in known) else max((int(k.max()) + 1 for k in known if k.size), default=0)
@@ -119,15 +110,15 @@ def _stitch_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 def _stitch(*operands: Array) -> Array:
     half = len(operands) // 2
-    places, rows = operands[:half], operands[half:]
-    for at, row in zip(places, rows, strict=True):
+    indices, rows = operands[:half], operands[half:]
+    for at, row in zip(indices, rows, strict=True):
         check_prefix(row, at)
         if at.size and at.min() < 0:
             raise invalid(f"index {int(at.min())} is negative")
-    count = max((int(at.max()) + 1 for at in places if at.size), default=0)
-    inner = rows[0].shape[places[0].ndim :]
+    count = max((int(at.max()) + 1 for at in indices if at.size), default=0)
+    inner = rows[0].shape[indices[0].ndim :]
     out = np.zeros((count, *inner), rows[0].dtype)
-    for at, row in zip(places, rows, strict=True):
+    for at, row in zip(indices, rows, strict=True):
         out[at] = row
     return out
 
@@ -142,24 +133,28 @@ for _name in ("DynamicStitch", "ParallelDynamicStitch"):
 
 
 def dynamic_stitch(indices: Any, data: Any, name: str | None = None) -> Tensor:
-    """Collect rows from several lists: row `r` of `data[m]` becomes row `indices[m][r]`. The inverse of
-    `dynamic_partition`.
+    """Merge rows of several tensors into one: `out[indices[m][i]] = data[m][i]`. The inverse of `dynamic_partition`.
 
-    Where an index occurs twice the later row wins; a gap stays zero.
+    If an index occurs twice, the later row is used. Rows without an index are zero.
+
+    Args:
+        indices: a list of int32 tensors.
+        data: a list of as many tensors. `data[m]` has the shape `indices[m].shape + row shape`.
+        name: name of the node.
     """
     return _stitched("DynamicStitch", indices, data, name)
 
 
 def parallel_dynamic_stitch(indices: Any, data: Any, name: str | None = None) -> Tensor:
-    """`dynamic_stitch` for indices that occur once only."""
+    """`dynamic_stitch` for indices that occur only once."""
     return _stitched("ParallelDynamicStitch", indices, data, name)
 
 
 def _stitched(op: str, indices: Any, data: Any, name: str | None) -> Tensor:
     with op_scope(name, op, *indices, *data) as scope:
-        places = [index_operand(at, f"indices_{i}") for i, at in enumerate(indices)]
-        rows = [convert(row, name=f"data_{i}") for i, row in enumerate(data)]
-        return apply(op, (*places, *rows), None, scope)
+        operands = [index_operand(at, f"indices_{i}") for i, at in enumerate(indices)]
+        operands += [convert(row, name=f"data_{i}") for i, row in enumerate(data)]
+        return apply(op, operands, None, scope)
 
 
 # --- masks --------------------------------------------------------------------------------------------------
@@ -168,14 +163,18 @@ def _stitched(op: str, indices: Any, data: Any, name: str | None) -> Tensor:
 def boolean_mask(
     tensor: TensorLike, mask: TensorLike, name: str | None = "boolean_mask", axis: int | None = None
 ) -> Tensor:
-    """The elements (or slices) where the mask is true, one after another.
+    """The elements or slices of a tensor where a mask is true, in row-major order.
 
     Args:
-        mask: bool, of known rank; its shape agrees with that of `tensor` from `axis` on.
-        axis: the first dimension that the mask covers; 0 by default.
+        tensor: the tensor.
+        mask: bool, of known rank. Its shape equals that of `tensor` from `axis` on.
+        name: name scope of the nodes.
+        axis: the first dimension that the mask covers. None: 0.
 
     Returns:
-        shape `tensor.shape[:axis] + [number of trues] + tensor.shape[axis + mask rank:]`.
+        Shape `tensor.shape[:axis] + [number of true elements] + tensor.shape[axis + mask rank:]`.
+
+    >>> boolean_mask([10, 20, 30], [True, False, True])   # evaluates to [10, 30]
     """
     with op_scope(name, "boolean_mask", tensor, mask):
         x, chosen = convert(tensor, name="tensor"), convert(mask, bool_, name="mask")
@@ -192,15 +191,14 @@ def boolean_mask(
             )
         sizes = shape(x)
         flat = reshape(x, concat([sizes[:first], [-1], sizes[behind:]], 0)) if len(chosen.dims) > 1 else x
-        places = squeeze(where(reshape(chosen, [-1])), [1])
-        return gather_densely(flat, places, axis=first)
+        return gather_densely(flat, squeeze(where(reshape(chosen, [-1])), [1]), axis=first)
 
 
 # --- distinct values ----------------------------------------------------------------------------------------
 
 
 class Unique(NamedTuple):
-    """Distinct values `y` in order of first appearance; for each element of `x` its value's index in `y`."""
+    """The distinct values `y` of a vector in order of first appearance, and the index in `y` of each element."""
 
     y: Tensor
     idx: Tensor
@@ -214,10 +212,10 @@ def unique_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def _unique_texts(x: Array, dtype: Any) -> tuple[Array, Array, Array]:
-    """The same of text: not sorted, which would keep other threads from the interpreter until it is done."""
-    places: dict[bytes, int] = {}
-    inverse = np.fromiter((places.setdefault(as_bytes(item), len(places)) for item in x), dtype, x.size)
-    return text_array(places), inverse, np.bincount(inverse, minlength=len(places)).astype(dtype)
+    """`uniques` of strings. A dictionary, because sorting an object array would hold the interpreter lock until it is done."""
+    numbers: dict[bytes, int] = {}
+    inverse = np.fromiter((numbers.setdefault(as_bytes(item), len(numbers)) for item in x), dtype, x.size)
+    return text_array(numbers), inverse, np.bincount(inverse, minlength=len(numbers)).astype(dtype)
 
 
 def uniques(x: Array, *, out_idx: Any) -> tuple[Array, Array, Array]:
@@ -228,9 +226,9 @@ def uniques(x: Array, *, out_idx: Any) -> tuple[Array, Array, Array]:
         return _unique_texts(x, out_idx.np)
     values, first, inverse, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True)
     order = np.argsort(first, kind="stable")
-    place = np.empty_like(order)
-    place[order] = np.arange(order.size)
-    return values[order], place[inverse.reshape(x.shape)].astype(out_idx.np), counts[order].astype(out_idx.np)
+    number = np.empty_like(order)
+    number[order] = np.arange(order.size)
+    return values[order], number[inverse.reshape(x.shape)].astype(out_idx.np), counts[order].astype(out_idx.np)
 
 
 define("Unique", unique_rule, lambda x, *, out_idx: uniques(x, out_idx=out_idx)[:2], device_types=("CPU",))
@@ -245,7 +243,7 @@ def unique(x: TensorLike, out_idx: Any = int32, name: str | None = None) -> Uniq
 
 
 class ListDiff(NamedTuple):
-    """The values of one list that another has not, and their places in it."""
+    """The values of one vector that another does not have, and their indices in the first."""
 
     out: Tensor
     idx: Tensor
@@ -271,7 +269,7 @@ define("ListDiff", _list_diff_rule, _list_diff, device_types=("CPU",))
 
 
 def setdiff1d(x: TensorLike, y: TensorLike, index_dtype: Any = int32, name: str | None = None) -> ListDiff:
-    """The values of a vector that another has not, in order, and their places (int32 or int64).
+    """The values of `x` that `y` does not have, in order, and their indices in `x`, of type `index_dtype` (int32 or int64).
 
     >>> setdiff1d([1, 2, 3, 4], [1, 3])   # out = [2, 4], idx = [1, 3]
     """

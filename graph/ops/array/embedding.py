@@ -1,7 +1,7 @@
 """Embedding lookups: rows of a table that may be sharded over several devices.
 
-Each shard gets its own ids, gathers their rows on its own device, and sends back only these rows. So the data that is sent is as large as
-the batch, not as the table. The gradient takes the same way back, as `IndexedSlices` for each shard.
+The ids are partitioned by shard. The device of each shard gathers the rows of its ids, and only these rows are sent. So the traffic grows
+with the batch and not with the table. Each shard gets its gradient as `IndexedSlices`.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ def embedding_lookup(
     validate_indices: bool = True,
     max_norm: float | None = None,
 ) -> Tensor:
-    """Rows of a table.
+    """Look up rows of an embedding table.
 
     Args:
-        params: the table, `[rows, ...]`: a tensor or variable, or a list of shards with equal sizes behind the first.
-        ids: which rows: int32 or int64, any shape, each in [0, rows).
-        partition_strategy: which shard of n holds row r: "mod": shard r % n, there row r // n; "div":
-            contiguous ranges,
-            the first `rows % n` shards one row longer. A partitioned variable is stored as "div".
-        name: scope of the nodes.
-        validate_indices: accepted for TensorFlow 1's sake: indices are always checked.
-        max_norm: rows with a larger L2 norm are scaled down to it; None: none are.
+        params: the table `[rows, ...]`, as a tensor, a variable, a partitioned variable, or a list of shards.
+        ids: the row numbers, int32 or int64 of any shape, each in [0, rows).
+        partition_strategy: how rows are assigned to n shards. "mod": row r is row r // n of shard r % n. "div": each shard has a
+            contiguous range, and the first `rows % n` shards have one row more. A partitioned variable is stored as "div".
+        name: name scope of the nodes.
+        validate_indices: accepted without effect. Indices are always checked.
+        max_norm: rows with a larger L2 norm are scaled down to this norm. None: no limit.
 
     Returns:
         Shape `ids.shape + params.shape[1:]`.
 
     Raises:
-        ValueError: no shards, or an unknown strategy. In a step: InvalidArgumentError for an id out of range.
+        ValueError: there are no shards, or the strategy is unknown.
+        InvalidArgumentError: in a step, an id is out of range.
 
     >>> embedding_lookup([shard_0, shard_1], [3, 0, 3])
     """
@@ -64,9 +64,9 @@ def embedding_lookup(
         if len(shards) == 1:
             with graph.colocate_with(_of_graph(shards[0])):
                 rows = _clipped(gather(shards[0], wanted, name=scope), wanted, max_norm)
-            # An Identity of its own, so that users of the rows are not bound to the table's device.
-            free: Tensor = identity(rows)
-            return free
+            # Consumers take the Identity, which is not colocated with the table.
+            result: Tensor = identity(rows)
+            return result
         return _sharded_lookup(graph, shards, wanted, partition_strategy, scope, max_norm)
 
 
@@ -95,12 +95,12 @@ def _sharded_lookup(
         shard_of, row_of = _contiguous(graph, shards, flat)
     assignment = cast(shard_of, int32)
     rows_per_shard = dynamic_partition(row_of, assignment, len(shards))
-    places = dynamic_partition(positions, assignment, len(shards))
+    positions_per_shard = dynamic_partition(positions, assignment, len(shards))
     found = []
     for shard, rows in zip(shards, rows_per_shard, strict=True):
         with graph.colocate_with(_of_graph(shard)):
             found.append(gather(shard, rows))
-    stitched = parallel_dynamic_stitch(places, found, name=scope)
+    stitched = parallel_dynamic_stitch(positions_per_shard, found, name=scope)
     tail = found[0].dims[1:] if found[0].dims is not None else None
     if tail is not None and None not in tail:
         inner = convert([d for d in tail if d is not None], int32)
@@ -114,10 +114,10 @@ def _sharded_lookup(
 
 
 def _contiguous(graph: Graph, shards: Sequence[Any], ids: Tensor) -> tuple[Tensor, Tensor]:
-    """(shard, row in it) where the first `extra` shards hold one row more than the others."""
+    """The shard and the row within it of each id, for the strategy "div"."""
     lengths = [_length(graph, s, ids) for s in shards]
     total: Any = sum(lengths[1:], lengths[0])
-    # With fewer rows than shards, the shards after the first `extra` are empty: any divisor but 0 will do there.
+    # The first `extra` shards have `longer` rows. `shorter` is 1 even if the others are empty, because it is a divisor.
     if isinstance(total, int):
         extra: Any = total % len(shards)
         longer: Any = total // len(shards) + 1
@@ -133,7 +133,7 @@ def _contiguous(graph: Graph, shards: Sequence[Any], ids: Tensor) -> tuple[Tenso
 
 
 def _length(graph: Graph, shard: Any, ids: Tensor) -> Any:
-    """Number of rows of a shard: an int where it is known, or else a tensor of the ids' type."""
+    """Number of rows of a shard: an int if it is known statically, or else a tensor of the ids' type."""
     dims = shard.shape.dims_tuple
     if dims is not None and dims and dims[0] is not None:
         return dims[0]

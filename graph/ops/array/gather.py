@@ -1,7 +1,7 @@
-"""Gather and scatter by computed indices: gather, gather_nd, one_hot, reverse.
+"""Selection by index: gather, gather_nd, one_hot, reverse.
 
-The gradient of a gather is a scatter-add, and that of a scatter a gather. The gradient of a gather along the first axis is `IndexedSlices`,
-which hold only the gathered rows: a step on a large embedding table costs as much as its batch.
+The gradient of a gather is a scatter-add. The gradient of a gather along the first axis is `IndexedSlices`, which hold only the gathered
+rows. So the cost of a step with a large embedding table depends on the batch and not on the table.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .shapes import broadcast_to, reshape, shape
 
 
 def check_indices(indices: Array, limit: int, name: str = "indices") -> None:
-    """InvalidArgumentError unless every index is in [0, limit); it names the first that is not."""
+    """InvalidArgumentError unless all indices are in [0, limit). The error names the first that is not."""
     wrong = (indices < 0) | (indices >= limit)
     if wrong.any():
         at = [int(i) for i in np.argwhere(wrong)[0]]
@@ -80,8 +80,8 @@ def _gather(params: Array, indices: Array, axis: Array, *, batch_dims: int) -> A
     batch = batch_dims + indices.ndim if batch_dims < 0 else batch_dims
     check_indices(indices, params.shape[at])
     if batch == 0:
-        return np.asarray(np.take(params, indices, at), params.dtype)  # a single string taken is no array
-    if params.shape[:batch] != indices.shape[:batch]:  # NumPy would take the first batches
+        return np.asarray(np.take(params, indices, at), params.dtype)  # np.take of one string does not return an array
+    if params.shape[:batch] != indices.shape[:batch]:  # NumPy would broadcast, or ignore the last batches
         raise invalid(
             f"The first {batch} sizes of params {text(params.shape)} and indices {text(indices.shape)} differ"
         )
@@ -105,20 +105,23 @@ def gather(
     axis: TensorLike = None,
     batch_dims: int | None = 0,
 ) -> Tensor:
-    """Slices of `params` along an axis, picked by index.
+    """Slices of `params` along an axis, selected by index.
 
     Args:
-        params: at least rank 1. Of a resource variable only the rows are read, if `axis` is 0.
-        indices: int32 or int64, any shape, each in [0, params.shape[axis]).
-        validate_indices: ignored; indices are always checked.
-        axis: where to pick; by default the first after the batches.
-        batch_dims: that many leading dimensions of both are batches, paired one to one; None: all of `indices` but the last.
+        params: a tensor of rank 1 or more. Of a resource variable only the selected rows are read if `axis` is 0.
+        indices: int32 or int64 of any shape, each in [0, params.shape[axis]).
+        validate_indices: accepted without effect. Indices are always checked.
+        name: name of the node.
+        axis: the axis of `params` that `indices` select from. None: `batch_dims`.
+        batch_dims: the number of leading dimensions that are batches in both operands. None: all dimensions of `indices` but the last.
 
     Returns:
-        shape `params.shape[:axis] + indices.shape[batch_dims:] + params.shape[axis + 1:]`.
+        Shape `params.shape[:axis] + indices.shape[batch_dims:] + params.shape[axis + 1:]`.
 
     Raises:
-        InvalidArgumentError: an index is out of range, when the graph runs.
+        InvalidArgumentError: in a step, an index is out of range.
+
+    >>> gather([10, 20, 30], [2, 0])   # evaluates to [30, 10]
     """
     if batch_dims is None:
         known = indices.dims if isinstance(indices, Tensor) else np.shape(indices)
@@ -136,12 +139,12 @@ def gather(
 
 
 def gather_densely(params: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor:
-    """`gather` whose gradient is a tensor, not `IndexedSlices`: for functions with such a gradient in TensorFlow.
+    """`gather` whose gradient is a dense tensor and not `IndexedSlices`, for functions with a dense gradient in TensorFlow.
 
-    An optimizer tells the two apart. Rows that `IndexedSlices` lack stay as they are; rows of zeros go on with their momentum.
+    Optimizers distinguish the two. They leave rows that `IndexedSlices` lack unchanged, but apply momentum to rows of zeros.
     """
     x = convert(params, name="params")
-    # A gather of a reshaped tensor hands rows on to the reshape, which takes a tensor.
+    # The gradient of the reshape takes a dense tensor, so the IndexedSlices become one.
     return gather(reshape(x, shape(x)) if axis == 0 else x, indices, axis=axis)
 
 
@@ -149,7 +152,7 @@ def gather_densely(params: TensorLike, indices: TensorLike, axis: int = 0) -> Te
 
 
 def coordinates_of(dims: Dims, indices: Tensor) -> tuple[int | None, Dims, Dims]:
-    """(length of a coordinate, shape of the list of them, shape of what one addresses), as far as known."""
+    """(numbers per coordinate, shape of the array of coordinates, shape of the slice that one addresses), as far as known."""
     need_index(indices, "indices")
     need_rank_at_least(indices.dims, 1, "indices")
     if indices.dims is None:
@@ -171,7 +174,7 @@ def _gather_nd_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def coordinate_index(dims: Sequence[int], indices: Array) -> tuple[Array, ...]:
-    """The NumPy index for coordinates; InvalidArgumentError names the first one out of bounds."""
+    """The NumPy index for coordinates. InvalidArgumentError if one is out of bounds."""
     depth = indices.shape[-1]
     limits = np.array(dims[:depth], np.int64)
     wrong = ((indices < 0) | (indices >= limits)).any(axis=-1)
@@ -193,11 +196,18 @@ define("GatherNd", _gather_nd_rule, _gather_nd, cost=pick_cost)
 
 
 def gather_nd(params: TensorLike, indices: TensorLike, name: str | None = None, batch_dims: int = 0) -> Tensor:
-    """Elements or slices of `params`, each picked by a coordinate: the last dimension of `indices`.
+    """Elements or slices of `params`, selected by coordinates.
+
+    Args:
+        params: a tensor.
+        indices: int32 or int64. The last dimension holds coordinates into the leading dimensions of `params`.
+        name: name of the node.
+        batch_dims: the number of leading dimensions that are batches in both operands.
 
     Returns:
-        shape `indices.shape[:-1] + params.shape[indices.shape[-1]:]`; with `batch_dims` the leading
-        dimensions are paired.
+        Shape `indices.shape[:-1] + params.shape[batch_dims + indices.shape[-1]:]`.
+
+    >>> gather_nd([[1, 2], [3, 4]], [[0, 1], [1, 0]])   # evaluates to [2, 3]
     """
     with op_scope(name, "GatherNd", params, indices) as scope:
         x, coordinates = convert(params, name="params"), index_operand(indices, "indices")
@@ -205,12 +215,12 @@ def gather_nd(params: TensorLike, indices: TensorLike, name: str | None = None, 
             known = static_int(batch_dims) if isinstance(batch_dims, Tensor) else batch_dims
             if known is None:
                 raise ValueError(f"batch_dims must be known before the graph runs: {batch_dims!r}")
-            coordinates = _with_batchcoordinates_of(coordinates, int(known))
+            coordinates = _with_batch_coordinates(coordinates, int(known))
         return apply("GatherNd", (x, coordinates), None, scope)
 
 
-def _with_batchcoordinates_of(indices: Tensor, batch: int) -> Tensor:
-    """Coordinates that name their batch too: their position in the leading dimensions comes in front."""
+def _with_batch_coordinates(indices: Tensor, batch: int) -> Tensor:
+    """Coordinates with those of their batch, their position in the leading dimensions, prepended."""
     if batch < 0 or (indices.dims is not None and batch >= len(indices.dims)):
         rank = "unknown" if indices.dims is None else len(indices.dims)
         raise ValueError(f"batch_dims {batch} must not be negative, and less than the rank {rank} of indices")
@@ -265,14 +275,18 @@ def one_hot(
     dtype: Any = None,
     name: str | None = None,
 ) -> Tensor:
-    """A new dimension of size `depth` that is `on_value` at the index and `off_value` elsewhere.
+    """One-hot vectors: `on_value` at the index and `off_value` elsewhere, along a new dimension.
 
     Args:
-        indices: integers; those outside [0, depth) give a row of `off_value`.
-        on_value: by default 1 and 0.
-        off_value: by default 1 and 0.
-        axis: where the dimension goes; by default last.
-        dtype: element type; by default that of the values, or else float32.
+        indices: integers. Those outside [0, depth) give a vector of `off_value`.
+        depth: the size of the new dimension.
+        on_value: the value at the index. None: 1.
+        off_value: the value elsewhere. None: 0.
+        axis: the position of the new dimension. None: last.
+        dtype: element type. None: that of `on_value` or `off_value`, or else float32.
+        name: name of the node.
+
+    >>> one_hot([0, 2], 3)   # evaluates to [[1, 0, 0], [0, 0, 1]]
     """
     with op_scope(name, "one_hot", indices, depth, on_value, off_value) as scope:
         like = as_dtype(dtype).base if dtype is not None else _first_type(on_value, off_value)
@@ -288,7 +302,7 @@ def one_hot(
 
 
 def _first_type(*values: TensorLike) -> DType:
-    """The type of the first value that is given; float32 when none is."""
+    """The type of the first value that is not None. float32 if all are None."""
     given = next((v for v in values if v is not None), None)
     if given is None:
         return float32

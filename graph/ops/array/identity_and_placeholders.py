@@ -1,4 +1,4 @@
-"""Identity ops, placeholders, gates for gradients and control edges, run-time checks."""
+"""Identity ops, placeholders, ops that stop gradients or add control edges, run-time checks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ...resources.resource_manager import Context
 from ...tensors.indexed_slices import IndexedSlices, map_values
 from ..math.static_operands import apply_op, need_rank, no_cost, op_scope, same_rule
 
-# --- one value in, the same out -----------------------------------------------------------------------------
+# --- identity -----------------------------------------------------------------------------------------------
 
 
 def _refuse_gradient(node: Node, grad: Any) -> Sequence[Any]:
@@ -34,7 +34,7 @@ define("PreventGradient", same_rule, lambda x: x, gradient=_refuse_gradient, cos
 
 
 def identity(input: TensorLike, name: str | None = None) -> Any:
-    """The same value as a new tensor, on the device of the block around; IndexedSlices stay such."""
+    """The same value as a new tensor, on the device of the enclosing device block. `IndexedSlices` give `IndexedSlices`."""
     if hasattr(input, "_mapped"):
         return map_values(lambda values: identity(values, name), input)
     if isinstance(input, Tensor):
@@ -58,19 +58,19 @@ define(
 
 
 def identity_n(input: Sequence[TensorLike], name: str | None = None) -> list[Tensor]:
-    """The same values as new tensors of one node: each is there when all are."""
+    """The same values as outputs of one node. All become available together."""
     with op_scope(name, "IdentityN", *input) as scope:
         values = [convert(v, name=f"input_{i}") for i, v in enumerate(input)]
         return list(make("IdentityN", values, None, scope).outputs)
 
 
 def stop_gradient(input: TensorLike, name: str | None = None) -> Tensor:
-    """The same value, a constant to `gradients`."""
+    """The same value, which `gradients` treats as a constant."""
     return apply_op("StopGradient", name, input=input)
 
 
 def prevent_gradient(input: TensorLike, message: str = "", name: str | None = None) -> Tensor:
-    """The same value; `gradients` through it raises LookupError with `message`."""
+    """The same value. `gradients` through it raises LookupError with `message`."""
     return apply_op("PreventGradient", name, {"message": message}, input=input)
 
 
@@ -93,25 +93,31 @@ define(
 
 
 def placeholder_with_default(input: TensorLike, shape: Any, name: str | None = None) -> Tensor:
-    """A tensor that may be fed, and else has the value of `input`; statically only `shape` is known of it."""
+    """A tensor of static shape `shape` that may be fed. It has the value of `input` in steps that do not feed it."""
     return apply_op("PlaceholderWithDefault", name, {"shape": as_dims(shape)}, input=input)
 
 
-# --- order --------------------------------------------------------------------------------------------------
+# --- control edges ------------------------------------------------------------------------------------------
 
 define("NoOp", lambda inputs, attrs: [], lambda: (), cost=no_cost)
 
 
 def no_op(name: str | None = None) -> Node:
-    """A node that does nothing but wait for its control inputs."""
+    """A node that only waits for its control inputs."""
     return make("NoOp", (), None, name)
 
 
 def group(*inputs: Any, name: str | None = None) -> Node:
-    """A node that has run when all `inputs` have: nodes, tensors, variables, nested lists and dicts of those.
+    """A node that runs after all `inputs`.
 
-    Inputs on several devices are first gathered device by device, so that one message per device says that
-    all have run.
+    Inputs on several devices are first grouped by device, so that each device sends one message.
+
+    Args:
+        inputs: nodes, tensors, variables, and nested lists and dicts of them.
+        name: name of the node.
+
+    Raises:
+        TypeError: an input is something else.
     """
     nodes = [_node_of(x) for x in _flat(inputs)]
     if not nodes:
@@ -134,7 +140,7 @@ def _wait_for(nodes: list[Node], device: str, name: str | None) -> Node:
     with graph.control_dependencies(nodes):
         if not device:
             return no_op(name)
-        # A block around the call has no say: '/job:ps' must not get its task.
+        # Device blocks around the call must not complete a partial device such as '/job:ps'.
         with graph.device(None), graph.device(device):
             return no_op(name)
 
@@ -165,7 +171,7 @@ def _node_of(value: Any) -> Node:
 
 
 def with_dependencies(dependencies: Sequence[Any], output_tensor: Any, name: str | None = None) -> Any:
-    """`output_tensor`, available only after `dependencies` have run; on the device that makes it."""
+    """The value of `output_tensor`, available after `dependencies` have run. The node is colocated with `output_tensor`."""
     graph = graph_of(output_tensor) if isinstance(output_tensor, Tensor) else output_tensor.graph
     node = _node_of(output_tensor)
     with (
@@ -177,9 +183,10 @@ def with_dependencies(dependencies: Sequence[Any], output_tensor: Any, name: str
 
 
 def tuple(tensors: Any, name: str | None = None, control_inputs: Sequence[Any] | None = None) -> list[Any]:
-    """The same tensors, each of which has its value only when all do (and `control_inputs` have run).
+    """The same tensors, each available only after all of them and `control_inputs` have been computed. None stays None.
 
-    None stays None.
+    Raises:
+        ValueError: there is no tensor.
     """
     waited = [_node_of(t) for t in tensors if t is not None]
     if not waited:
@@ -190,14 +197,11 @@ def tuple(tensors: Any, name: str | None = None, control_inputs: Sequence[Any] |
         return [None if t is None else with_dependencies([gate], t) for t in tensors]
 
 
-# --- messages and checks ------------------------------------------------------------------------------------
+# --- run-time checks ----------------------------------------------------------------------------------------
 
 
 def shown(value: Array, summarize: int | None) -> str:
-    """The first elements of an array, row-major, as TensorFlow's Print shows them: `[1 2 3...]`.
-
-    None: 3 of them; -1: all.
-    """
+    """The first `summarize` elements of an array, in row-major order, as TensorFlow prints them: `[1 2 3...]`. None: 3. -1: all."""
     limit = 3 if summarize is None else summarize
     flat = np.ravel(value)
     head = flat if limit < 0 else flat[:limit]
@@ -234,9 +238,18 @@ define_on_host("Assert", _assert_rule, _assert)
 def Assert(
     condition: TensorLike, data: Sequence[TensorLike], summarize: int | None = None, name: str | None = None
 ) -> Node:
-    """A node that fails its step with InvalidArgumentError, showing `data`, unless `condition` (a bool scalar) holds.
+    """A node that fails its step unless a condition is true.
 
-    It must run to check anything: make what depends on it wait, with `control_dependencies([Assert(...)])`.
+    It checks only in steps in which it runs. Use `control_dependencies([Assert(...)])` for the nodes that depend on the check.
+
+    Args:
+        condition: a bool scalar.
+        data: tensors to print in the error.
+        summarize: the number of elements printed of each. None: 3. -1: all.
+        name: name scope of the nodes.
+
+    Raises:
+        InvalidArgumentError: in a step, the condition is false.
     """
     with op_scope(name, "Assert", condition, data):
         operands = [convert(condition, bool_, name="condition")]

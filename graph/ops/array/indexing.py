@@ -1,4 +1,4 @@
-"""`tensor[key]`: what Python's slices and masks mean."""
+"""`tensor[key]`: indexing with ints, slices, ellipses, new axes, scalar tensors and boolean masks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _number(value: Any, key: Any) -> Any:
     if isinstance(value, Dimension):
         value = value.value
     if isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"A bool is no index: {key!r}")
+        raise TypeError(f"A bool is not an index: {key!r}")
     if isinstance(value, (int, np.integer)):
         return int(value)
     if not isinstance(value, Tensor) and hasattr(value, "_as_tensor"):
@@ -45,11 +45,15 @@ def _is_mask(key: Any) -> bool:
 
 
 def getitem(tensor: Any, key: Any) -> Tensor:
-    """`tensor[key]`, with NumPy's meaning: ints, slices with steps, `...`, `None`, negative numbers, integer
-    scalar tensors in all these places; or one boolean mask.
+    """`tensor[key]`, with NumPy's semantics.
+
+    Args:
+        tensor: a tensor.
+        key: ints, slices, `...` and None, where integer scalar tensors may stand for ints; or one boolean mask.
 
     Raises:
-        TypeError: another kind of index. ValueError: an index out of bounds, too many indices, a step of 0.
+        TypeError: another kind of index.
+        ValueError: an index is out of bounds, there are too many indices, or a step is 0.
     """
     if _is_mask(key):
         return boolean_mask(tensor, key)
@@ -91,7 +95,7 @@ def getitem(tensor: Any, key: Any) -> Tensor:
 
 
 def _vectors(*lists: list[Any]) -> list[Tensor]:
-    """The three vectors, named as in TensorFlow: `stack`, `stack_1`, `stack_2`. int64 if any index is."""
+    """Begin, end and strides as vectors, named `stack`, `stack_1`, `stack_2` as in TensorFlow. All are int64 if any index is."""
     wide = any(isinstance(v, Tensor) and v.dtype.base is int64 for values in lists for v in values)
     out: list[Tensor] = []
     for values in lists:

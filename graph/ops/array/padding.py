@@ -68,7 +68,7 @@ def _tile(x: Array, multiples: Array) -> Array:
 
 
 def _tile_gradient(node: Node, grad: Any) -> Sequence[Any]:
-    # Seen as [m0, d0, m1, d1, ...], every second dimension counts the copies.
+    # Reshaped to [m0, d0, m1, d1, ...], the gradient has the copies along the even dimensions.
     x, multiples = node.inputs
     rank = known_rank((x,))
     pairs = reshape(transpose(stack([multiples, shape(x, out_type=multiples.dtype.base)])), [-1])
@@ -80,7 +80,7 @@ define("Tile", _tile_rule, _tile, gradient=_tile_gradient, cost=move_cost)
 
 
 def tile(input: TensorLike, multiples: TensorLike, name: str | None = None) -> Tensor:
-    """Repeat the whole tensor `multiples[i]` times along each dimension `i`."""
+    """Repeat a tensor `multiples[i]` times along each dimension `i`."""
     return apply_op("Tile", name, input=input, multiples=Index(multiples))
 
 
@@ -88,7 +88,7 @@ def tile(input: TensorLike, multiples: TensorLike, name: str | None = None) -> T
 
 
 def _padded(x: Tensor, paddings: Tensor, sign: int = 1) -> Output:
-    """The output of padding (sign 1) or of cutting the padding off (sign -1)."""
+    """The output type and shape of padding (sign 1), or of removing padding (sign -1)."""
     need_index(paddings, "paddings")
     if paddings.dims is not None and (len(paddings.dims) != 2 or paddings.dims[1] not in (2, None)):
         raise ValueError(f"paddings must have shape (rank, 2), not {text(paddings.dims)}")
@@ -142,7 +142,7 @@ def _pad_places(node: Node) -> Sequence[Places | None] | None:
 define("Pad", lambda inputs, attrs: [_padded(*inputs)], _pad_v2, places=_pad_places, cost=move_cost)
 define("PadV2", _pad_v2_rule, _pad_v2, places=_pad_places, cost=move_cost)
 
-# How far a mirror lies beyond the edge: REFLECT does not repeat the edge element, SYMMETRIC does.
+# Mode -> number of edge elements that are not repeated. REFLECT does not repeat the edge element, SYMMETRIC does.
 MIRROR_OFFSETS = {"REFLECT": 1, "SYMMETRIC": 0}
 
 
@@ -165,7 +165,7 @@ def _mirror_pad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]
 
 
 def _mirror_index(size: int, before: int, after: int, offset: int) -> Array:
-    """For each position of a padded dimension, the input position that it shows."""
+    """For each position of a padded dimension, the position of the input from which it is copied."""
     if max(before, after) > size - offset:
         raise invalid(f"paddings ({before}, {after}) reach beyond the mirror of a dimension of size {size}")
     inner = np.arange(size)
@@ -189,10 +189,10 @@ def _mirror_pad_grad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Ou
 def _mirror_pad_grad(grad: Array, paddings: Array, *, mode: str) -> Array:
     for axis, (before, after) in enumerate(_pad_widths(grad, paddings)):
         size = grad.shape[axis] - before - after
-        shown = _mirror_index(size, before, after, MIRROR_OFFSETS[mode])
+        sources = _mirror_index(size, before, after, MIRROR_OFFSETS[mode])
         front = np.moveaxis(grad, axis, 0)
         total = np.zeros((size, *front.shape[1:]), grad.dtype)
-        np.add.at(total, shown, front)
+        np.add.at(total, sources, front)
         grad = np.moveaxis(total, 0, axis)
     return grad
 
@@ -217,15 +217,19 @@ def pad(
     name: str | None = None,
     constant_values: TensorLike = 0,
 ) -> Tensor:
-    """Add elements around a tensor.
+    """Add elements before and after those of a tensor, along each dimension.
 
     Args:
-        paddings: shape (rank, 2): how many before and after, for each dimension.
-        mode: "CONSTANT" (filled with `constant_values`), "REFLECT" (mirrored, without the edge) or
-            "SYMMETRIC" (with it).
+        tensor: the tensor.
+        paddings: int32 or int64 `[rank, 2]`: the number of elements before and after, for each dimension.
+        mode: "CONSTANT" (filled with `constant_values`), "REFLECT" (mirrored without the edge element) or "SYMMETRIC" (with it).
+        name: name of the node.
+        constant_values: the fill value of the mode "CONSTANT", a scalar.
 
     Raises:
-        ValueError: paddings do not fit the rank, or reach beyond the mirror.
+        ValueError: the paddings do not fit the rank, a mirrored padding is larger than the tensor, or the mode is unknown.
+
+    >>> pad([1, 2, 3], [[2, 0]], "REFLECT")   # evaluates to [3, 2, 1, 2, 3]
     """
     mode = mode.upper()
     if mode in MIRROR_OFFSETS:

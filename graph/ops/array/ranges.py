@@ -17,9 +17,9 @@ from ..math.cast import cast
 from ..math.common import allowed, same_type
 from ..math.static_operands import index_operand, need_index, need_rank, op_scope, static_int, write_cost
 
-_RANGE_TYPES = (int32, int64, float32, float64)  # the order in which one type gives way to the next
+_RANGE_TYPES = (int32, int64, float32, float64)  # from the narrowest to the widest
 _COUNTABLE = (*_RANGE_TYPES, float16, bfloat16)
-_MOST = 2**59  # elements: `np.arange` overflows beyond, and gives none
+_MOST = 2**59  # elements; `np.arange` overflows beyond, and gives none
 
 
 def _range_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -36,12 +36,12 @@ def _range_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def _range_length(start: Any, limit: Any, delta: Any) -> int:
-    """Number of elements; ValueError when the limit lies on the other side."""
+    """Number of elements. ValueError if steps of `delta` lead away from the limit."""
     if (delta > 0 and start > limit) or (delta < 0 and start < limit):
         raise ValueError(f"from {start} the limit {limit} cannot be reached in steps of {delta}")
     if np.asarray(start).dtype.kind in "iu":
         return -((int(start) - int(limit)) // int(delta))
-    # In the operands' own type, as in TensorFlow: the float32 numbers 0.3 / 0.1 are 3 only then.
+    # Divide in the operands' own type, as in TensorFlow: only then is 0.3 / 0.1 equal to 3 in float32.
     return int(np.ceil((limit - start) / delta))
 
 
@@ -57,7 +57,7 @@ def _range(start: Array, limit: Array, delta: Array) -> Array:
     dtype = np.asarray(start).dtype
     if dtype.kind in "iu":
         return np.arange(int(start), int(start) + count * int(delta), int(delta)).astype(dtype)
-    # Each element from its own position: repeated addition would drift.
+    # Multiply rather than add repeatedly, which would accumulate rounding errors.
     return (np.arange(count, dtype=np.float64) * float(delta) + float(start)).astype(dtype)
 
 
@@ -71,13 +71,19 @@ def range(
     dtype: Any = None,
     name: str | None = "range",
 ) -> Tensor:
-    """`start`, `start + delta`, ... as long as they are before `limit`. `range(n)` counts from 0 to n-1.
+    """The numbers `start`, `start + delta`, ... up to `limit`, which is not included. `range(n)` counts from 0 to n - 1.
 
-    The element type is `dtype`, or the widest of the operands' in the order int32, int64, float32, float64.
+    Args:
+        start: the first number.
+        limit: where the numbers end. None: `start`, and the numbers begin at 0.
+        delta: the difference between neighbouring numbers.
+        dtype: element type. None: the widest type of the operands, in the order int32, int64, float32, float64.
+        name: name of the node.
 
     Raises:
-        ValueError: `delta` is zero, or `limit` lies on the other side (InvalidArgumentError when only the
-            running graph can know).
+        ValueError: `delta` is zero, or its sign leads away from `limit`. InvalidArgumentError if only the step knows.
+
+    >>> range(3, 18, 3)   # evaluates to [3, 6, 9, 12, 15]
     """
     if limit is None:
         start, limit = 0, start
@@ -88,7 +94,7 @@ def range(
 
 
 def _range_type(*values: TensorLike) -> DType:
-    """The type that all operands can become: the latest in the row of types."""
+    """The widest of the operands' types, or the first half-precision type among them."""
     found = []
     for v in values:
         dtype = v.dtype.base if isinstance(v, Tensor) or hasattr(v, "_as_tensor") else as_dtype(to_array(v).dtype)
@@ -132,7 +138,7 @@ define("LinSpace", _linspace_rule, _linspace, cost=write_cost)
 
 
 def linspace(start: TensorLike, stop: TensorLike, num: TensorLike, name: str | None = None) -> Tensor:
-    """`num` floats at equal distances from `start` to `stop`, both included."""
+    """`num` evenly spaced floats from `start` to `stop`, both included."""
     with op_scope(name, "LinSpace", start, stop, num) as scope:
         if isinstance(stop, Tensor) and not isinstance(start, Tensor):
             last = stop

@@ -1,6 +1,6 @@
 """Scatter by coordinates: into zeros (scatter_nd), or into a tensor (tensor_scatter_nd_*).
 
-Updates of one element are combined one after another, in their order. The gradient of a scatter is a gather.
+Several updates of one element are applied in order. The gradient of a scatter is a gather.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .shapes import shape, squeeze
 
 
 def updates_fit(dims: Dims, indices: Tensor, updates: Tensor) -> None:
-    """ValueError unless `updates` has one slice of the target for each coordinate."""
+    """ValueError unless the static shape of `updates` has one slice of a target of shape `dims` for each coordinate."""
     _, outer, inner = coordinates_of(dims, indices)
     if outer is None or updates.dims is None:
         return
@@ -54,7 +54,7 @@ def _scatter_nd_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]
 
 
 def check_updates(dims: tuple[int, ...], indices: Array, updates: Array) -> tuple[Array, ...]:
-    """The NumPy index for checked coordinates; InvalidArgumentError unless the updates fit them."""
+    """The NumPy index for coordinates into an array of shape `dims`. InvalidArgumentError unless the updates fit."""
     wanted = (*indices.shape[:-1], *dims[indices.shape[-1] :])
     if indices.shape[-1] > len(dims) or updates.shape != wanted:
         raise invalid(
@@ -65,13 +65,13 @@ def check_updates(dims: tuple[int, ...], indices: Array, updates: Array) -> tupl
 
 
 def combine_at(out: Array, at: tuple[Array, ...], updates: Array, ufunc: np.ufunc | None, coordinates: int) -> Array:
-    """Apply updates at coordinates, repeated ones one after another; None assigns."""
-    if not at:  # coordinates without numbers address the whole tensor
+    """Apply updates to `out` at coordinates, in order, and return it. A `ufunc` of None assigns."""
+    if not at:  # coordinates of length 0 address the whole tensor
         for one in updates.reshape(coordinates, *out.shape):
             out[...] = one if ufunc is None else ufunc(out, one)
     elif ufunc is None:
         out[at] = updates
-    elif widened(out) is not out:  # ufunc.at knows no extension types, and halves would lose precision
+    elif widened(out) is not out:  # ufunc.at does not support bfloat16, and float16 would lose precision
         total = widened(out)
         ufunc.at(total, at, widened(updates))
         return total.astype(out.dtype)
@@ -98,12 +98,15 @@ define(
 
 
 def scatter_nd(indices: TensorLike, updates: TensorLike, shape: TensorLike, name: str | None = None) -> Tensor:
-    """A tensor of zeros to which slices are added at coordinates. Slices at the same coordinates add up. Texts are joined.
+    """A tensor of zeros to which slices are added at coordinates. Slices at the same coordinates add up. Strings are concatenated.
 
     Args:
-        indices: int32 or int64; its last dimension holds coordinates.
-        updates: shape `indices.shape[:-1] + shape[indices.shape[-1]:]`.
-        shape: of the result.
+        indices: int32 or int64. The last dimension holds coordinates.
+        updates: the slices, of shape `indices.shape[:-1] + shape[indices.shape[-1]:]`.
+        shape: shape of the result.
+        name: name of the node.
+
+    >>> scatter_nd([[1], [1]], [10, 20], [3])   # evaluates to [0, 30, 0]
     """
     with op_scope(name, "ScatterNd", indices, updates, shape) as scope:
         at = index_operand(indices, "indices")
@@ -130,16 +133,15 @@ def _scatter_update_gradient(node: Node, grad: Any) -> Sequence[Any]:
 
 
 def _scatter_extreme_gradient(node: Node, grad: Any) -> Sequence[Any]:
-    # Every contender that reached the result gets a gradient; ties share it, as in TensorFlow.
+    # The old elements and the updates that equal the result share its gradient, as in TensorFlow.
     tensor, indices, updates = node.inputs
     grad = convert(grad)
     dtype = tensor.dtype.base
     result = node.outputs[0]
-    kept = cast(equal(tensor, result), dtype)
-    reached = cast(equal(updates, gather_nd(result, indices)), dtype)
-    shares = tensor_scatter_nd_add(kept, indices, reached)
-    grad = grad / shares
-    return [grad * kept, None, gather_nd(grad, indices) * reached]
+    is_old = cast(equal(tensor, result), dtype)
+    is_update = cast(equal(updates, gather_nd(result, indices)), dtype)
+    grad = grad / tensor_scatter_nd_add(is_old, indices, is_update)
+    return [grad * is_old, None, gather_nd(grad, indices) * is_update]
 
 
 _SCATTERS: dict[str, tuple[np.ufunc | None, GradientRule]] = {
@@ -155,6 +157,7 @@ for _kind, (_ufunc, _gradient) in _SCATTERS.items():
 
 
 def scatter_into(op: str, tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None) -> Tensor:
+    """Add a node of one of the ops `TensorScatter...`. Its operands are converted in its name scope."""
     with op_scope(name, op, tensor, indices, updates) as scope:
         x, at = convert(tensor, name="tensor"), index_operand(indices, "indices")
         return apply(op, (x, at, convert(updates, name="updates", prefer=x.dtype.base)), None, scope)
@@ -163,28 +166,37 @@ def scatter_into(op: str, tensor: TensorLike, indices: TensorLike, updates: Tens
 def tensor_scatter_nd_update(
     tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
 ) -> Tensor:
-    """`tensor` with slices replaced at coordinates; for equal coordinates the last slice wins."""
+    """`tensor` with slices replaced at coordinates. Of several slices at the same coordinates, the last is used.
+
+    Args:
+        tensor: the old values.
+        indices: int32 or int64. The last dimension holds coordinates.
+        updates: the slices, of shape `indices.shape[:-1] + tensor.shape[indices.shape[-1]:]`.
+        name: name of the node.
+
+    >>> tensor_scatter_nd_update([1, 2, 3], [[0], [2]], [10, 30])   # evaluates to [10, 2, 30]
+    """
     return scatter_into("TensorScatterUpdate", tensor, indices, updates, name)
 
 
 def tensor_scatter_nd_add(
     tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
 ) -> Tensor:
-    """`tensor` with slices added at coordinates; repeated ones add up."""
+    """`tensor` with slices added at coordinates. Arguments as for `tensor_scatter_nd_update`."""
     return scatter_into("TensorScatterAdd", tensor, indices, updates, name)
 
 
 def tensor_scatter_nd_min(
     tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
 ) -> Tensor:
-    """`tensor` with the smaller of old and new at coordinates."""
+    """`tensor` with the minimum of old values and updates at coordinates. Arguments as for `tensor_scatter_nd_update`."""
     return scatter_into("TensorScatterMin", tensor, indices, updates, name)
 
 
 def tensor_scatter_nd_max(
     tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
 ) -> Tensor:
-    """`tensor` with the larger of old and new at coordinates."""
+    """`tensor` with the maximum of old values and updates at coordinates. Arguments as for `tensor_scatter_nd_update`."""
     return scatter_into("TensorScatterMax", tensor, indices, updates, name)
 
 

@@ -1,4 +1,4 @@
-"""Segment reductions: sums, means, products and extremes of the rows of each segment."""
+"""Segment reductions: the sum, mean, product, maximum or minimum of the rows that have the same segment id."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.hooks import hooks
 from ...core.opdef import Attrs, Output, define, set_gradient
-from ...core.shape import compatible, text
+from ...core.shape import Dims, compatible, text
 from ...tensors.indexed_slices import IndexedSlices
 from ..math.arithmetic import floormod, maximum, multiply, sqrt, subtract
 from ..math.cast import cast
@@ -39,15 +39,15 @@ from .ranges import range as range_
 from .shapes import rank, reshape, shape, size, transpose
 from .slicing import slice as slice_
 
-# --- sums by segment ----------------------------------------------------------------------------------------
+# --- unsorted segment ids -----------------------------------------------------------------------------------
 
 
 class _Combiner(NamedTuple):
-    """How rows of one segment become one row."""
+    """How the rows of a segment are combined to one row."""
 
     ufunc: np.ufunc
     empty: Callable[[Any], Any]
-    """What a segment without rows holds, for an element type."""
+    """Element type -> the value of a segment without rows."""
 
 
 _COMBINERS = {
@@ -59,10 +59,16 @@ _COMBINERS = {
 
 
 def combine_rows(data: Array, ids: Array, count: int, kind: str, empty: Any = None) -> Array:
-    """Rows with one id combined, for ids 0 to count-1; rows with a negative id are left out.
+    """The rows of each segment 0 to count - 1 combined to one row. Rows with a negative id are ignored.
 
-    Equal ids are brought together by a stable sort, so that one `reduceat` does the work. Narrow floats add
-    up in float32.
+    A stable sort by id makes the rows of each segment adjacent, so that one `reduceat` combines them. Narrow floats are added in float32.
+
+    Args:
+        data: the rows, of shape `ids.shape + row shape`.
+        ids: the segment of each row.
+        count: number of segments.
+        kind: a key of `_COMBINERS`.
+        empty: the value of segments without rows. None: that of the combiner.
     """
     combiner = _COMBINERS[kind]
     inner = data.shape[ids.ndim :]
@@ -89,14 +95,21 @@ def _unsorted_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     count = static_int(count_input)
     if count is not None and count < 0:
         raise ValueError(f"num_segments must not be negative: {count}")
-    if data.dims is None or ids.dims is None:
-        return [(dtype, None)]
-    if not compatible(data.dims[: len(ids.dims)], ids.dims):
-        raise ValueError(f"the shape of data, {text(data.dims)}, must begin with that of segment_ids, {text(ids.dims)}")
-    return [(dtype, (count, *data.dims[len(ids.dims) :]))]
+    row = need_prefix(data.dims, ids.dims, "data", "segment_ids")
+    return [(dtype, None if row is None else (count, *row))]
+
+
+def need_prefix(dims: Dims, prefix: Dims, what: str, of: str) -> Dims:
+    """The sizes of `dims` after those of `prefix`, None if unknown. ValueError unless `dims`, the shape of `what`, begins with `prefix`."""
+    if dims is None or prefix is None:
+        return None
+    if not compatible(dims[: len(prefix)], prefix):
+        raise ValueError(f"the shape of {what}, {text(dims)}, must begin with that of {of}, {text(prefix)}")
+    return dims[len(prefix) :]
 
 
 def check_prefix(data: Array, ids: Array) -> None:
+    """InvalidArgumentError unless the shape of `data` begins with that of `ids`."""
     if data.shape[: ids.ndim] != ids.shape:
         raise invalid(f"The shape of data, {text(data.shape)}, must begin with that of segment_ids, {text(ids.shape)}")
 
@@ -118,7 +131,7 @@ def _with_trailing_ones(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def _gather_kept(rows: Tensor, ids: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-    """(`rows[ids]` with zeros where an id is negative; which ids are not, with the rank of `like`)."""
+    """`rows[ids]` with zeros where an id is negative, and a mask of the ids that are not, with the rank of `like`."""
     picked = gather(rows, maximum(ids, 0))
     kept = _with_trailing_ones(greater_equal(ids, 0), like)
     return where_v2(kept, picked, zeros_like(picked)), kept
@@ -130,17 +143,17 @@ def _unsorted_sum_gradient(node: Node, grad: Any) -> Sequence[Any]:
 
 
 def _unsorted_extreme_gradient(node: Node, grad: Any) -> Sequence[Any]:
-    # Rows that tie for a segment's extreme share its gradient.
+    # Elements that equal their segment's maximum (or minimum) share its gradient.
     data, ids, count = node.inputs
-    winners, kept = _gather_kept(node.outputs[0], ids, data)
-    is_winner = logical_and(equal(data, winners), kept)
-    ties = unsorted_segment_sum(cast(is_winner, grad.dtype.base), ids, count)
+    extremes, kept = _gather_kept(node.outputs[0], ids, data)
+    hits = logical_and(equal(data, extremes), kept)
+    ties = unsorted_segment_sum(cast(hits, grad.dtype.base), ids, count)
     shared, _ = _gather_kept(grad / ties, ids, data)
-    return [where_v2(is_winner, shared, zeros_like(shared)), None, None]
+    return [where_v2(hits, shared, zeros_like(shared)), None, None]
 
 
 def _product_gradient(node: Node, grad: Any) -> Sequence[Any]:
-    """For sorted and unsorted ids. An element's factor is the product of the others, which is zero where one of those is zero."""
+    """For sorted and unsorted ids. The derivative is the product of the segment's other elements, which is 0 if one of them is 0."""
     data, ids, *count = node.inputs
     is_zero = equal(data, 0)
     rest = where_v2(is_zero, 1, data)
@@ -152,7 +165,7 @@ def _product_gradient(node: Node, grad: Any) -> Sequence[Any]:
 
 
 def _define(prefix: str, rule: Any, reference: Any, **gradients: Any) -> None:
-    """The ops of one form, by their kinds."""
+    """Define one op per kind, `<prefix><kind>`."""
     for kind, gradient in gradients.items():
         define(f"{prefix}{kind}", rule, partial(reference, kind), gradient=gradient, cost=input_cost(1.0))
 
@@ -170,15 +183,18 @@ def _unsorted(op: str, data: TensorLike, segment_ids: TensorLike, num_segments: 
 def unsorted_segment_sum(
     data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
 ) -> Tensor:
-    """Sums of the rows with one id; zeros for an id that no row has.
+    """The sum of the rows of each segment. Segments without rows are 0.
 
     Args:
-        data: numbers, shape `segment_ids.shape + row shape`.
-        segment_ids: int32 or int64, below `num_segments`, in any order; rows with a negative id are left out.
-        num_segments: number of rows of the result.
+        data: numbers, of shape `segment_ids.shape + row shape`.
+        segment_ids: the segment of each row, int32 or int64 below `num_segments`, in any order. Rows with a negative id are ignored.
+        num_segments: number of segments, the rows of the result.
+        name: name of the node.
 
     Raises:
-        InvalidArgumentError: an id is not below `num_segments`.
+        InvalidArgumentError: in a step, an id is not below `num_segments`.
+
+    >>> unsorted_segment_sum([1, 2, 3], [1, 0, 1], 2)   # evaluates to [2, 4]
     """
     return _unsorted("UnsortedSegmentSum", data, segment_ids, num_segments, name)
 
@@ -186,37 +202,28 @@ def unsorted_segment_sum(
 def unsorted_segment_max(
     data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
 ) -> Tensor:
-    """Largest of the rows with one id; the type's smallest number for an id that no row has.
-
-    See `unsorted_segment_sum`.
-    """
+    """The maximum over the rows of each segment. Segments without rows have the type's least value. See `unsorted_segment_sum`."""
     return _unsorted("UnsortedSegmentMax", data, segment_ids, num_segments, name)
 
 
 def unsorted_segment_min(
     data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
 ) -> Tensor:
-    """Smallest of the rows with one id; the type's largest number for an id that no row has.
-
-    See `unsorted_segment_sum`.
-    """
+    """The minimum over the rows of each segment. Segments without rows have the type's greatest value. See `unsorted_segment_sum`."""
     return _unsorted("UnsortedSegmentMin", data, segment_ids, num_segments, name)
 
 
 def unsorted_segment_prod(
     data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
 ) -> Tensor:
-    """Product of the rows with one id; ones for an id that no row has.
-
-    See `unsorted_segment_sum`.
-    """
+    """The product of the rows of each segment. Segments without rows are 1. See `unsorted_segment_sum`."""
     return _unsorted("UnsortedSegmentProd", data, segment_ids, num_segments, name)
 
 
 def unsorted_segment_mean(
     data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
 ) -> Tensor:
-    """Means of the rows with one id; zeros for an id that no row has. See `unsorted_segment_sum`."""
+    """The mean of the rows of each segment. Segments without rows are 0. See `unsorted_segment_sum`."""
     with op_scope(name, "UnsortedSegmentMean", data, segment_ids, num_segments):
         total, counts = _sums_and_counts(data, segment_ids, num_segments)
         return total / counts
@@ -225,24 +232,22 @@ def unsorted_segment_mean(
 def unsorted_segment_sqrt_n(
     data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
 ) -> Tensor:
-    """Sums of the rows with one id, over the square root of how many there are; zeros for an id that no row has.
-
-    See `unsorted_segment_sum`.
-    """
+    """The sum of the rows of each segment divided by the square root of their number. See `unsorted_segment_sum`."""
     with op_scope(name, "UnsortedSegmentSqrtN", data, segment_ids, num_segments):
         total, counts = _sums_and_counts(data, segment_ids, num_segments)
         return total / sqrt(counts)
 
 
 def _sums_and_counts(data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike) -> tuple[Tensor, Tensor]:
-    """The sum of each segment, and how many rows it has, at least 1, with as many axes."""
+    """The sum of the rows of each segment, and max(number of rows, 1), which broadcasts against it."""
     rows, ids = convert(data, name="data"), index_operand(segment_ids, "segment_ids")
     total = unsorted_segment_sum(rows, ids, num_segments)
     counts = maximum(unsorted_segment_sum(ones_like(ids, rows.dtype.base), ids, num_segments), 1)
     return total, _with_trailing_ones(counts, total)
 
 
-# Segments whose ids are sorted: their number is the last id + 1, and an id that no row has gets zeros.
+# --- sorted segment ids ---------------------------------------------------------------------------------------
+# The number of segments is the last id plus 1. Segments without rows are 0.
 
 
 def _segment_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -281,10 +286,10 @@ def _segment_mean_gradient(node: Node, grad: Any) -> Sequence[Any]:
 def _segment_extreme_gradient(node: Node, grad: Any) -> Sequence[Any]:
     grad = convert(grad)
     data, ids = node.inputs
-    is_winner = equal(data, gather(node.outputs[0], ids))
-    ties = segment_sum(cast(is_winner, grad.dtype.base), ids)
+    hits = equal(data, gather(node.outputs[0], ids))
+    ties = segment_sum(cast(hits, grad.dtype.base), ids)
     shared = gather(grad / ties, ids)
-    return [where_v2(is_winner, shared, zeros_like(shared)), None]
+    return [where_v2(hits, shared, zeros_like(shared)), None]
 
 
 _define(
@@ -298,34 +303,43 @@ def _segment(op: str, data: TensorLike, segment_ids: TensorLike, name: str | Non
 
 
 def segment_sum(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
-    """Sums of neighbouring rows with one id.
+    """The sum of the rows of each segment. Segments without rows are 0.
 
-    `segment_ids` is a sorted vector, one id per row; the result has last id + 1 rows.
+    Args:
+        data: numbers, `[rows, ...]`.
+        segment_ids: the segment of each row, a sorted vector of int32 or int64.
+        name: name of the node.
+
+    Returns:
+        `[last id + 1, ...]`.
+
+    Raises:
+        InvalidArgumentError: in a step, the ids are negative or not sorted.
     """
     return _segment("SegmentSum", data, segment_ids, name)
 
 
 def segment_mean(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
-    """Means of neighbouring rows with one id. See `segment_sum`."""
+    """The mean of the rows of each segment. See `segment_sum`."""
     return _segment("SegmentMean", data, segment_ids, name)
 
 
 def segment_max(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
-    """Largest of neighbouring rows with one id. See `segment_sum`."""
+    """The maximum over the rows of each segment. See `segment_sum`."""
     return _segment("SegmentMax", data, segment_ids, name)
 
 
 def segment_min(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
-    """Smallest of neighbouring rows with one id. See `segment_sum`."""
+    """The minimum over the rows of each segment. See `segment_sum`."""
     return _segment("SegmentMin", data, segment_ids, name)
 
 
 def segment_prod(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
-    """Products of neighbouring rows with one id. See `segment_sum`."""
+    """The product of the rows of each segment. See `segment_sum`."""
     return _segment("SegmentProd", data, segment_ids, name)
 
 
-# --- the gradient of Gather sums segments ---------------------------------------------------------------------
+# --- the gradient of GatherV2 is a segment sum ----------------------------------------------------------------
 
 
 def _gather_gradient(node: Node, grad: Any) -> Sequence[Any]:
@@ -356,7 +370,7 @@ def _gather_gradient(node: Node, grad: Any) -> Sequence[Any]:
 def _dense_gather_gradient(
     params: Tensor, indices: Tensor, whole: Tensor, axis: int, batch: int, grad: Tensor
 ) -> Tensor:
-    """The gradient along any axis: picked dimensions come to the front, are summed by index, go back."""
+    """The dense gradient along any axis: transpose the gathered dimensions to the front, sum by index, and transpose back."""
     assert params.dims is not None and indices.dims is not None
     rank, picked = len(params.dims), len(indices.dims) - batch
     # grad is [batches, between, picked..., after]
@@ -385,7 +399,7 @@ def _dense_gather_gradient(
 
 
 def _gather_gradient_of_any_rank(params: Tensor, indices: Tensor, whole: Tensor, axis: Tensor, grad: Tensor) -> Tensor:
-    """The same where only a step tells the ranks or the axis."""
+    """`_dense_gather_gradient` without batches, for ranks or an axis that only the step knows."""
     at = floormod(cast(reshape(axis, []), int32), rank(params))
     end = at + rank(indices)
     front = transpose(grad, concat([range_(at, end), range_(at), range_(end, rank(grad))], 0))

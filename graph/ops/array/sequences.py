@@ -35,14 +35,17 @@ from .sorting import searchsorted
 
 
 def repeat(input: TensorLike, repeats: TensorLike, axis: int | None = None, name: str | None = None) -> Tensor:
-    """Each element, or slice along an axis, several times in a row.
+    """Repeat each element, or each slice along an axis.
 
     Args:
-        repeats: how often: one number for all, or a vector with one for each. 0, or a negative number in a vector, leaves an element out.
-        axis: where; None: the input as a vector. A scalar is a vector of one element.
+        input: a tensor. A scalar counts as a vector of one element.
+        repeats: how often each is repeated: one number for all, or a vector with a number for each. A slice whose number is 0, or negative
+            in a vector, is left out.
+        axis: the axis. None: the input is flattened first.
+        name: name scope of the nodes.
 
     Raises:
-        ValueError: `repeats` has more than one axis, or another length than the input's axis.
+        ValueError: `repeats` has more than one axis, or its length is not the size of the axis.
 
     >>> repeat([[1, 2], [3, 4]], [2, 1], axis=0)   # [[1, 2], [1, 2], [3, 4]]
     """
@@ -62,17 +65,16 @@ def repeat(input: TensorLike, repeats: TensorLike, axis: int | None = None, name
             raise ValueError(f"repeats has {counts.dims[0]} numbers, the axis {axis} of the input {length}")
         known = static_ints(counts)
         if known is not None:
-            places: Tensor = constant(np.repeat(np.arange(len(known), dtype=np.int32), np.maximum(known, 0)))
+            sources: Tensor = constant(np.repeat(np.arange(len(known), dtype=np.int32), np.maximum(known, 0)))
         else:
-            # Copy k belongs to the first element up to which more than k copies have been made.
+            # Result slice k is a copy of the first slice whose cumulative count exceeds k.
             counts = maximum(counts, 0)
-            ends = cumsum(counts)
-            places = searchsorted(ends, range_(reduce_sum(counts)), side="right")
-        return gather_densely(x, places, axis=axis)
+            sources = searchsorted(cumsum(counts), range_(reduce_sum(counts)), side="right")
+        return gather_densely(x, sources, axis=axis)
 
 
 def _repeat_all(x: Tensor, count: Tensor, axis: int) -> Tensor:
-    """Every slice the same number of times: insert an axis after `axis`, tile it, and merge the two."""
+    """Repeat every slice `count` times: insert an axis after `axis`, tile along it, and merge the two axes."""
     if x.dims is None:
         raise ValueError("repeat along an axis needs to know the input's rank; use set_shape")
     rank = len(x.dims)
@@ -83,18 +85,19 @@ def _repeat_all(x: Tensor, count: Tensor, axis: int) -> Tensor:
     return reshape(spread, merged)
 
 
-# --- grids and masks ----------------------------------------------------------------------------------------
+# --- masks and reversal -------------------------------------------------------------------------------------
 
 
 def sequence_mask(
     lengths: TensorLike, maxlen: TensorLike = None, dtype: Any = bool_, name: str | None = None
 ) -> Tensor:
-    """For each length, a row that is true that many times and then false.
+    """A mask of sequences: element j of each row is true if j is below the row's length.
 
     Args:
         lengths: integers of any shape.
-        maxlen: length of the rows; None: the largest of the lengths.
-        dtype: element type of the result, 1 for true and 0 for false.
+        maxlen: the length of the rows. None: the largest of the lengths.
+        dtype: element type of the result.
+        name: name scope of the nodes.
 
     Returns:
         Shape `lengths.shape + [maxlen]`.
@@ -108,7 +111,7 @@ def sequence_mask(
         if counts.dtype.base not in INDEX_TYPES:
             counts = cast(counts, int32)
         if maxlen is None:
-            # Of no lengths at all the largest is the smallest number; a row cannot be shorter than 0.
+            # reduce_max of no lengths is the type's least value.
             longest = maximum(reduce_max(counts), constant(0, counts.dtype.base))
         else:
             longest = cast(index_operand(maxlen, "maxlen"), counts.dtype.base)
@@ -129,20 +132,23 @@ def reverse_sequence(
     seq_dim: int | None = None,
     batch_dim: int | None = None,
 ) -> Tensor:
-    """Each sequence reversed up to its length; the elements after that stay.
+    """Reverse the first `seq_lengths[i]` elements of each sequence i of a batch. The elements after them stay.
 
     Args:
-        input: a tensor of rank 2 or more. Where its rank is unknown, axes are counted from the front.
-        seq_lengths: `[batch]`, int32 or int64: how long each sequence is.
-        seq_axis: the axis along which sequences go. batch_axis: the axis of the sequences; None: 0.
-        name: scope of the nodes. seq_dim, batch_dim: older names of the axes.
+        input: a tensor of rank 2 or more. If its rank is unknown, axes must not be negative.
+        seq_lengths: the length of each sequence, int32 or int64 `[batch]`.
+        seq_axis: the axis along which sequences are reversed.
+        batch_axis: the axis of the batch. None: 0.
+        name: name scope of the nodes.
+        seq_dim: old name of `seq_axis`.
+        batch_dim: old name of `batch_axis`.
 
     Returns:
-        Shape and type as `input`.
+        A tensor of the shape and type of `input`.
 
     Raises:
-        ValueError: no `seq_axis`, one from the end with an unknown rank, or both axes are one. In a step:
-            InvalidArgumentError where a length is negative or larger than the axis.
+        ValueError: `seq_axis` is missing, or equal to `batch_axis`.
+        InvalidArgumentError: in a step, a length is negative or larger than the axis.
 
     >>> reverse_sequence([[1, 2, 3], [4, 5, 6]], [2, 3], seq_axis=1)   # [[2, 1, 3], [6, 5, 4]]
     """
@@ -169,7 +175,7 @@ def reverse_sequence(
         first = transpose(x, order)
         steps = expand_dims(range_(shape(first)[1]), 0)
         ends = expand_dims(cast(lengths, int32), 1)
-        # A negative length makes steps that gather_nd refuses, as one does that is too long.
+        # Lengths that are negative or too large give indices out of range, which gather_nd refuses.
         step = where_v2(logical_or(less(steps, ends), less(ends, 0)), ends - 1 - steps, steps)
         row = tile(expand_dims(range_(shape(first)[0]), 1), [1, shape(first)[1]])
         turned = gather_nd(first, stack([row, step], -1))

@@ -1,4 +1,4 @@
-"""Shape ops: asking for a shape, and changing it without changing the elements (reshape, transpose, expand_dims, squeeze)."""
+"""Shape ops: shape, size and rank; reshape, expand_dims, squeeze, broadcast_to, transpose."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from ..math.static_operands import (
 )
 from .ranges import range as range_
 
-# --- questions about a shape --------------------------------------------------------------------------------
+# --- shape, size, rank --------------------------------------------------------------------------------------
 
 
 def _shape_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -75,10 +75,7 @@ for _op, _rule, _answer in (
 
 
 def shape(input: TensorLike, name: str | None = None, out_type: Any = int32) -> Tensor:
-    """The shape at run time: a vector of `out_type` (int32 or int64).
-
-    A Const when the static shape is complete.
-    """
+    """The shape of a tensor: a vector of `out_type` (int32 or int64). A Const if the static shape is complete."""
     if is_sparse(input):
         sizes: Tensor = cast(SparseTensor.from_value(input).dense_shape, out_type)
         return sizes
@@ -91,10 +88,7 @@ def shape(input: TensorLike, name: str | None = None, out_type: Any = int32) -> 
 
 
 def size(input: TensorLike, name: str | None = None, out_type: Any = int32) -> Tensor:
-    """The number of elements at run time: a scalar of `out_type`.
-
-    A Const when the static shape is complete.
-    """
+    """The number of elements of a tensor: a scalar of `out_type` (int32 or int64). A Const if the static shape is complete."""
     if is_sparse(input):
         sizes = SparseTensor.from_value(input).dense_shape
         product = apply("Prod", (sizes, constant(np.zeros(1, np.int32))), {"keep_dims": False})
@@ -110,19 +104,19 @@ def size(input: TensorLike, name: str | None = None, out_type: Any = int32) -> T
 
 
 def size_of(x: Tensor, axis: int) -> Any:
-    """The size of an axis: a number where it is known, else a scalar tensor."""
+    """The size of an axis: an int if it is known statically, or else a scalar tensor."""
     known = x.dims[axis] if x.dims is not None else None
     return shape(x)[axis] if known is None else known
 
 
 def sizes_of(x: Tensor) -> list[Any]:
-    """The sizes of all axes of a tensor of known rank: numbers where they are known, else scalar tensors."""
-    running = None if is_static(x.dims) else shape(x)
-    return [running[i] if d is None and running is not None else d for i, d in enumerate(x.dims or ())]
+    """The sizes of all axes of a tensor of known rank: ints where they are known statically, scalar tensors elsewhere."""
+    dynamic = None if is_static(x.dims) else shape(x)
+    return [dynamic[i] if d is None and dynamic is not None else d for i, d in enumerate(x.dims or ())]
 
 
 def rank(input: TensorLike, name: str | None = None) -> Tensor:
-    """The number of dimensions: an int32 scalar. A Const when it is known."""
+    """The rank of a tensor: an int32 scalar. A Const if it is known statically."""
     if is_sparse(input):
         return size(SparseTensor.from_value(input).dense_shape, name)
     with op_scope(name, "Rank", input) as scope:
@@ -138,7 +132,7 @@ def rank(input: TensorLike, name: str | None = None) -> Tensor:
 def _reshape_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     x, wanted = inputs
     need_index(wanted, "shape", 1)
-    # Whether a -1 of a computed shape is one too many is for the running graph to see.
+    # A computed shape is checked in the step: `static_dims` does not distinguish -1 from unknown.
     exact = static_ints(wanted) if wanted.op.type == "Const" else None
     if exact is not None and (min(exact, default=0) < -1 or exact.count(-1) > 1):
         raise ValueError(f"shape {exact} must hold sizes, and -1 at most once")
@@ -158,10 +152,10 @@ def _reshape_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 def _reshape(x: Array, wanted: Array) -> Array:
     sizes = dims_of(wanted)
-    if min(sizes, default=0) < -1:  # NumPy takes it for -1
+    if min(sizes, default=0) < -1:  # NumPy treats any negative size as -1
         raise invalid(f"Cannot reshape to {sizes}: it must hold sizes, and -1 at most once")
     if not x.size and 0 in sizes and -1 in sizes:
-        # Each 0 cancels one: what is missing is found by the sizes that are left.
+        # NumPy cannot infer the -1 if there are zeros. Each 0 of the new shape stands for one of the old, so the other sizes determine it.
         rest = math.prod(d for d in x.shape if d) // math.prod(s for s in sizes if s > 0)
         rest = 0 if x.shape.count(0) > sizes.count(0) else rest
         sizes = [rest if s == -1 else s for s in sizes]
@@ -175,7 +169,7 @@ def _reshape(x: Array, wanted: Array) -> Array:
 
 
 def _back_to_input_shape(node: Node, grad: Any) -> list[Any]:
-    """Gradient of ops that only rearrange sizes: one for the first input, none for the others."""
+    """The gradient rule of ops that only change the shape of their first input: the gradient, reshaped back."""
     return [reshape(grad, shape(node.inputs[0])), *[None] * (len(node.inputs) - 1)]
 
 
@@ -183,26 +177,29 @@ define("Reshape", _reshape_rule, _reshape, gradient=_back_to_input_shape, cost=n
 
 
 def reshape(tensor: TensorLike, shape: TensorLike, name: str | None = None) -> Tensor:
-    """The same elements, in row-major order, in another shape.
+    """The same elements in row-major order, in another shape.
 
     Args:
-        tensor: any type, any shape.
-        shape: vector of int32 or int64. One size may be -1: it becomes what the number of elements asks for.
+        tensor: a tensor of any type and shape.
+        shape: the new shape, an int32 or int64 vector. One size may be -1, and is inferred from the number of elements.
+        name: name of the node.
 
     Raises:
-        ValueError: the numbers of elements differ (InvalidArgumentError when only the running graph can know).
+        ValueError: the numbers of elements differ. InvalidArgumentError if only the step knows.
+
+    >>> reshape([1, 2, 3, 4], [2, -1])   # evaluates to [[1, 2], [3, 4]]
     """
     return apply_op("Reshape", name, tensor=tensor, shape=Index(shape))
 
 
 def reshape_to(x: Tensor, sizes: Sequence[Any], name: str | None = None) -> Tensor:
-    """`reshape` to sizes that are numbers or scalar tensors. A single one that is not known is inferred when the graph runs."""
+    """`reshape` to sizes that are ints or scalar tensors. A single tensor among them is replaced by -1."""
     unknown = [i for i, v in enumerate(sizes) if not isinstance(v, int)]
     return reshape(x, [-1 if [i] == unknown else v for i, v in enumerate(sizes)], name)
 
 
 def with_rank(x: Tensor, rank: int) -> Tensor:
-    """The tensor; one of unknown rank is taken to have this one."""
+    """`x`, or an Identity of it with static rank `rank` if its rank is unknown."""
     if x.dims is None:
         x = apply("Identity", (x,))
         x.set_shape([None] * rank)
@@ -235,9 +232,13 @@ define(
 
 
 def expand_dims(input: TensorLike, axis: TensorLike = None, name: str | None = None, dim: TensorLike = None) -> Tensor:
-    """Insert a dimension of size 1 before `axis`; -1 inserts it at the end.
+    """Insert a dimension of size 1.
 
-    `dim` is TF1's old name of `axis`.
+    Args:
+        input: a tensor.
+        axis: the position of the new dimension. -1: at the end.
+        name: name of the node.
+        dim: old name of `axis`.
     """
     axis = one_of(axis, dim, "axis", "dim")
     if axis is None:
@@ -272,9 +273,16 @@ define("Squeeze", _squeeze_rule, _squeeze, gradient=_back_to_input_shape, cost=n
 
 
 def squeeze(input: TensorLike, axis: Any = None, name: str | None = None, squeeze_dims: Any = None) -> Tensor:
-    """Remove dimensions of size 1: those in `axis` (int or list of ints), or all.
+    """Remove dimensions of size 1.
 
-    `squeeze_dims` is TF1's old name of `axis`.
+    Args:
+        input: a tensor.
+        axis: the dimensions to remove, an int or a list of ints. None: all of size 1.
+        name: name of the node.
+        squeeze_dims: old name of `axis`.
+
+    Raises:
+        ValueError: a dimension in `axis` has another size. InvalidArgumentError if only the step knows.
     """
     axis = one_of(axis, squeeze_dims, "axis", "squeeze_dims")
     axes = () if axis is None else tuple(int(a) for a in np.ravel(axis))
@@ -306,7 +314,7 @@ define("BroadcastTo", _broadcast_to_rule, _broadcast_to, cost=move_cost)
 
 
 def broadcast_to(input: TensorLike, shape: TensorLike, name: str | None = None) -> Tensor:
-    """Repeat along dimensions of size 1, and along new leading ones, up to `shape` (NumPy's rule)."""
+    """Broadcast a tensor to `shape`, by NumPy's rules."""
     return apply_op("BroadcastTo", name, input=input, shape=Index(shape))
 
 
@@ -325,7 +333,7 @@ define("EnsureShape", _ensure_shape_rule, _ensure_shape, gradient=lambda node, g
 
 
 def ensure_shape(x: TensorLike, shape: Any, name: str | None = None) -> Tensor:
-    """`x`, whose shape is checked when the graph runs and known to be `shape` from here on."""
+    """`x` with the static shape `shape`, which is checked in each step. InvalidArgumentError if it does not match."""
     return apply_op("EnsureShape", name, {"shape": as_dims(shape)}, input=x)
 
 
@@ -370,9 +378,17 @@ define(
 def transpose(
     a: TensorLike, perm: TensorLike = None, name: str | None = "transpose", conjugate: bool = False
 ) -> Tensor:
-    """Dimension `i` of the result is dimension `perm[i]` of `a`; without `perm` their order is reversed.
+    """Permute the dimensions of a tensor: dimension `i` of the result is dimension `perm[i]` of `a`.
 
-    `conjugate` is accepted for real types, where it has no effect; TypeError for complex ones.
+    Args:
+        a: a tensor.
+        perm: the permutation. None: the dimensions in reverse order.
+        name: name of the node.
+        conjugate: has no effect on real types.
+
+    Raises:
+        ValueError: `perm` is not a permutation of the dimensions.
+        TypeError: the complex conjugate of a complex type is requested.
     """
     with op_scope(name, "transpose", a, perm) as scope:
         x = convert(a, name="a")
@@ -405,7 +421,7 @@ define("InvertPermutation", _invert_permutation_rule, _invert_permutation, cost=
 
 
 def invert_permutation(x: TensorLike, name: str | None = None) -> Tensor:
-    """`y` with `y[x[i]] == i`, for a permutation `x` of 0 to n-1. A Const when `x` is one."""
+    """The inverse `y` of a permutation `x` of 0 to n - 1: `y[x[i]] == i`. A Const if `x` is known statically."""
     with op_scope(name, "InvertPermutation", x) as scope:
         tensor = index_operand(x, "x")
         order = static_value(tensor)

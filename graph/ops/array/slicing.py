@@ -1,10 +1,9 @@
-"""Slices: `t[1:, ..., None, -1]`, and the two ops behind them.
+"""Slices: `Slice`, and `StridedSlice`, which computes `t[1:, ..., None, -1]`.
 
-A `StridedSlice` carries its slice specs as three vectors (begin, end, strides) and five bit masks,
-TensorFlow's encoding: bit `i` of a mask says something about spec `i`: its begin or end is left out, it is an
-ellipsis, it inserts a new axis, or it is one index that drops its axis. Python's own indexing has all of
-these, so an encoding is turned back into a Python index (`python_index`), from which NumPy computes values
-and the shape rule computes sizes.
+A `StridedSlice` encodes its slice specs in three vectors (begin, end, strides) and five bit masks, as in TensorFlow. Bit `i` of a mask is
+about spec `i`: its begin or end is omitted, it is an ellipsis, it inserts a new axis, or it is a single index that removes its axis.
+Python's indexing has all of these. So `python_index` decodes the specs to a Python index, from which NumPy computes the values and the
+shape rule the sizes.
 """
 
 from __future__ import annotations
@@ -93,8 +92,18 @@ define("Slice", _slice_rule, _slice, gradient=_slice_gradient, places=_slice_pla
 
 
 def slice(input_: TensorLike, begin: TensorLike, size: TensorLike, name: str | None = None) -> Tensor:
-    """The block of `size[i]` elements from `begin[i]` on, in each dimension `i`; -1 means all that follow."""
-    if any(isinstance(v, Tensor) and v.dtype.base is int64 for v in (begin, size)):  # numbers beside it are int64, too
+    """A block of a tensor: `size[i]` elements from `begin[i]` on, along each dimension `i`.
+
+    Args:
+        input_: a tensor.
+        begin: the first index along each dimension.
+        size: the number of elements along each dimension. -1: all that follow.
+        name: name of the node.
+
+    Raises:
+        ValueError: the block is not inside the tensor. InvalidArgumentError if only the step knows.
+    """
+    if any(isinstance(v, Tensor) and v.dtype.base is int64 for v in (begin, size)):  # both operands must be int64
         begin, size = (v if isinstance(v, Tensor) else convert(v, int64) for v in (begin, size))
     return apply_op("Slice", name, input=input_, begin=Index(begin), size=Index(size))
 
@@ -109,7 +118,7 @@ MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axi
 def python_index(
     begin: Sequence[int], end: Sequence[int], strides: Sequence[int], masks: Attrs
 ) -> tuple[Subscript, ...]:
-    """The Python index that an encoded strided slice means.
+    """Decode a strided slice to a Python index.
 
     >>> python_index([0, 1], [0, 2], [1, 1], {"ellipsis_mask": 1, "shrink_axis_mask": 2})
     (Ellipsis, 1)
@@ -123,7 +132,7 @@ def python_index(
             out.append(None)
         elif kind == "shrink":
             if step <= 0:
-                raise ValueError("a single index goes with stride 1")
+                raise ValueError("a single index must have a positive stride")
             out.append(int(first))
         else:
             if step == 0:
@@ -134,7 +143,7 @@ def python_index(
 
 
 def _kind(masks: Attrs, i: int) -> str:
-    """What spec `i` is; where several bits are set, TensorFlow's order of precedence decides."""
+    """The kind of spec `i`. If several bits are set, they take precedence in TensorFlow's order."""
     for kind in ("ellipsis", "new_axis"):
         if masks.get(f"{kind}_mask", 0) >> i & 1:
             return kind
@@ -142,7 +151,7 @@ def _kind(masks: Attrs, i: int) -> str:
 
 
 def _sliced_dims(dims: Dims, count: int, masks: Attrs, index: tuple[Subscript, ...] | None) -> Dims:
-    """The shape of a strided slice of `count` specs; `index` is None while begin, end and strides are not all known.
+    """The shape of a strided slice of `count` specs. `index` is None if strides are not known statically.
 
     Raises:
         ValueError: more specs than dimensions, or an index outside of its dimension.
@@ -178,17 +187,17 @@ def _sliced_dims(dims: Dims, count: int, masks: Attrs, index: tuple[Subscript, .
 
 
 def _slice_size(spec: py_slice, size: int | None) -> int | None:
-    """How many elements a Python slice takes of a dimension, None if that depends on an unknown size."""
+    """The number of elements that a Python slice takes of a dimension. None if that depends on an unknown size."""
     if size is not None:
         return len(range(*spec.indices(size)))
-    # Two ends counted from the same side never take more elements than those between them; only an empty slice is certain.
+    # Between two ends counted from the same side there are at most `stop - start` elements, so only an empty slice is certain.
     if spec.start is not None and spec.stop is not None and (spec.start < 0) == (spec.stop < 0):
         return 0 if len(range(spec.start, spec.stop, spec.step)) == 0 else None
     return None
 
 
 def _need_encoding(vectors: Sequence[Tensor], attrs: Attrs) -> int | None:
-    """Check the three vectors and five masks; gives the number of specs, None if not known."""
+    """Check the three vectors and five masks. Returns the number of specs, None if it is unknown."""
     same_type(vectors)
     for mask in MASKS:
         if mask in attrs:
@@ -212,7 +221,7 @@ def _strided_slice_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Outp
 
 
 def sliced_dims(dims: Dims, begin: Tensor, end: Tensor, strides: Tensor, attrs: Attrs) -> Dims:
-    """The shape of a strided slice, as far as it is known. TypeError, ValueError: the encoding is none, or does not fit the shape."""
+    """The shape of a strided slice, as far as it is known. TypeError or ValueError if the encoding is invalid or does not fit the shape."""
     count = _need_encoding((begin, end, strides), attrs)
     return None if count is None else _sliced_dims(dims, count, attrs, _static_index(begin, end, strides, count, attrs))
 
@@ -220,13 +229,13 @@ def sliced_dims(dims: Dims, begin: Tensor, end: Tensor, strides: Tensor, attrs: 
 def _static_index(
     begin: Tensor, end: Tensor, strides: Tensor, count: int, masks: Attrs
 ) -> tuple[Subscript, ...] | None:
-    """The Python index as far as it is known: an ellipsis replaces a spec that is not fully known."""
+    """The Python index as far as it is known statically. An ellipsis stands for a spec that is not fully known."""
     known = [static_ints(t) for t in (begin, end, strides)]
     if known[2] is None:
         return None
     if known[0] is not None and known[1] is not None:
         return python_index(known[0], known[1], known[2], masks)
-    # Where an end is masked out, only its other end matters: `t[:n]` with a tensor n still has full slices around it.
+    # Some specs may be fully known, such as the second one of `t[:n, 1:]` for a tensor n.
     firsts, lasts = _partial(begin, count), _partial(end, count)
     out: list[Subscript] = []
     for i, step in enumerate(known[2]):
@@ -243,7 +252,7 @@ def _static_index(
 
 
 def _partial(vector: Tensor, count: int) -> list[int | None]:
-    """The numbers in a vector that are known: those of a Const, or constants among the inputs of a Pack."""
+    """The elements of a vector that are known statically: those of a Const, or constants among the inputs of a Pack."""
     exact = static_ints(vector)
     if exact is not None:
         return list(exact)
@@ -255,7 +264,7 @@ def _partial(vector: Tensor, count: int) -> list[int | None]:
 def checked_index(
     dims: tuple[int, ...], begin: Array, end: Array, strides: Array, masks: Attrs
 ) -> tuple[Subscript, ...]:
-    """The Python index, checked against a complete shape."""
+    """The Python index of a strided slice of an array of shape `dims`. InvalidArgumentError unless it fits."""
     try:
         index = python_index(dims_of(begin), dims_of(end), dims_of(strides), masks)
         _sliced_dims(dims, len(index), masks, index)
@@ -265,7 +274,7 @@ def checked_index(
 
 
 def _strided_slice(x: Array, begin: Array, end: Array, strides: Array, **masks: int) -> Array:
-    # A string picked out of an object array is no array; asarray makes it one again.
+    # asarray, because an element of an object array is not an array.
     return np.asarray(x[checked_index(x.shape, begin, end, strides, masks)], x.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Sorting: top k, sort, argsort, membership in the top k, binary search."""
+"""Sorting: top_k, sort, argsort, in_top_k, binary search."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from .ranges import range as range_
 from .segments import unsorted_segment_sum
 from .shapes import reshape, shape, transpose
 
-_LOG_SIZE = 10.0  # comparisons per element that sorting is taken to cost, log2 of a thousand
+_LOG_SIZE = 10.0  # assumed comparisons per element when sorting: log2 of a thousand
 
 
-# --- the k largest ------------------------------------------------------------------------------------------
+# --- top_k --------------------------------------------------------------------------------------------------
 
 
 class TopK(NamedTuple):
-    """The k largest entries of each row, and their indices in it."""
+    """The k largest entries of each row, and their indices in the row."""
 
     values: Tensor
     indices: Tensor
@@ -66,8 +66,8 @@ def _top_k_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def _descending(x: Array) -> Array:
-    """Positions along the last axis from the largest entry to the smallest; equal ones in index order."""
-    # A stable ascending sort of the reversed row, read backwards.
+    """Indices along the last axis that sort the entries in descending order. Equal entries keep their order."""
+    # A stable ascending sort of the reversed row, in reverse.
     backwards = np.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1]
     return np.asarray(x.shape[-1] - 1 - backwards)
 
@@ -80,7 +80,7 @@ def _top_k(x: Array, k: Array, *, sorted: bool) -> tuple[Array, Array]:
 
 
 def _top_k_gradient(node: Node, *grads: Any) -> Sequence[Any]:
-    # In the flattened rows, entry i of row r came from index r * length + indices[r, i].
+    # Entry i of row r comes from the flat index r * length + indices[r, i].
     x, _ = node.inputs
     grad, indices = grads[0], node.outputs[1]
     if grad is None:
@@ -88,8 +88,8 @@ def _top_k_gradient(node: Node, *grads: Any) -> Sequence[Any]:
     sizes = shape(x)
     rows, length = reduce_prod(sizes[:-1]), sizes[-1]
     by_row = reshape(indices, stack([rows, shape(indices)[-1]]))
-    places = by_row + reshape(range_(rows) * length, [-1, 1])
-    flat = unsorted_segment_sum(reshape(grad, [-1]), reshape(places, [-1]), rows * length)
+    sources = by_row + reshape(range_(rows) * length, [-1, 1])
+    flat = unsorted_segment_sum(reshape(grad, [-1]), reshape(sources, [-1]), rows * length)
     return [reshape(flat, sizes), None]
 
 
@@ -97,33 +97,34 @@ define("TopKV2", _top_k_rule, _top_k, gradient=_top_k_gradient, cost=input_cost(
 
 
 def top_k(input: TensorLike, k: TensorLike = 1, sorted: bool = True, name: str | None = None) -> TopK:
-    """The `k` largest entries along the last dimension, and their places (int32). Of equal entries the first
-    comes first.
+    """The `k` largest entries along the last dimension in descending order, and their indices (int32). Equal entries keep their order.
 
     Args:
-        sorted: False allows any order; here the order is the same.
+        input: numbers, of rank 1 or more.
+        k: how many, a scalar.
+        sorted: accepted without effect. The entries are always sorted.
+        name: name of the node.
 
     Raises:
-        ValueError: `k` exceeds the last dimension (InvalidArgumentError when only the running graph can know).
+        ValueError: `k` exceeds the last dimension. InvalidArgumentError if only the step knows.
+
+    >>> top_k([1, 7, 3], 2)   # evaluates to values [7, 3] and indices [1, 2]
     """
     return TopK(*apply_op("TopKV2", name, {"sorted": bool(sorted)}, input=input, k=Index(k)).op.outputs)
 
 
-# --- sorting ------------------------------------------------------------------------------------------------
+# --- sort and argsort ---------------------------------------------------------------------------------------
 
 
 def _direction(direction: str) -> bool:
-    """Whether to sort descending."""
+    """Whether a direction is descending. ValueError if it is unknown."""
     if direction not in ("ASCENDING", "DESCENDING"):
         raise ValueError(f"direction must be ASCENDING or DESCENDING, not {direction!r}")
     return direction == "DESCENDING"
 
 
 def _flipped(x: Tensor) -> Tensor:
-    """Values whose order is the reverse of x's; twice gives x back.
-
-    Integers have no room for -min, so they use -1 - x.
-    """
+    """An order-reversing map of the values, which is its own inverse: -x for floats, -1 - x for signed integers, max - x for unsigned."""
     dtype = x.dtype.base
     if dtype.is_unsigned:
         return constant(np.array(dtype.max, dtype.np)) - x
@@ -131,11 +132,11 @@ def _flipped(x: Tensor) -> Tensor:
 
 
 def _sorted_by_top_k(values: TensorLike, axis: int, descending: bool) -> tuple[Tensor, Tensor]:
-    """Values along `axis` in order, and the positions that they had."""
+    """The values along `axis` in order, and the indices that they had."""
     x = convert(values, name="values")
     if x.dims is None and axis != -1:
         raise ValueError(f"Sorting along axis {axis} needs to know the rank of {x!r}; use set_shape")
-    dims = (None,) if x.dims is None else x.dims  # for the last axis, one is enough to know
+    dims = (None,) if x.dims is None else x.dims  # along the last axis, any rank is sorted in the same way
     if not dims:
         raise ValueError("A scalar cannot be sorted")
     rank = len(dims)
@@ -144,14 +145,24 @@ def _sorted_by_top_k(values: TensorLike, axis: int, descending: bool) -> tuple[T
     perm[at], perm[-1] = perm[-1], perm[at]
     last = x if at == rank - 1 else transpose(x, perm)
     length = dims[at] if dims[at] is not None else shape(x)[at - rank]
-    found, places = top_k(last if descending else _flipped(last), length)
+    found, indices = top_k(last if descending else _flipped(last), length)
     if not descending:
         found = _flipped(found)
-    return (found, places) if at == rank - 1 else (transpose(found, perm), transpose(places, perm))
+    return (found, indices) if at == rank - 1 else (transpose(found, perm), transpose(indices, perm))
 
 
 def sort(values: TensorLike, axis: int = -1, direction: str = "ASCENDING", name: str | None = None) -> Tensor:
-    """The entries along `axis` in order. `direction` is "ASCENDING" or "DESCENDING"."""
+    """Sort the entries along an axis.
+
+    Args:
+        values: numbers, of rank 1 or more.
+        axis: the axis. The rank must be known unless it is -1.
+        direction: "ASCENDING" or "DESCENDING".
+        name: name scope of the nodes.
+
+    Raises:
+        ValueError: an unknown direction, or an axis that does not exist.
+    """
     descending = _direction(direction)
     with op_scope(name, "sort", values):
         return _sorted_by_top_k(values, axis, descending)[0]
@@ -164,16 +175,13 @@ def argsort(
     stable: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The positions (int32) that put the entries along `axis` in order.
-
-    Always stable: equal entries keep their order.
-    """
+    """The indices (int32) that sort the entries along an axis. Equal entries keep their order. Arguments as for `sort`."""
     descending = _direction(direction)
     with op_scope(name, "argsort", values):
         return _sorted_by_top_k(values, axis, descending)[1]
 
 
-# --- membership in the top k --------------------------------------------------------------------------------
+# --- in_top_k -----------------------------------------------------------------------------------------------
 
 
 def _in_top_k_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -191,7 +199,7 @@ def _in_top_k_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def _in_top_k(predictions: Array, targets: Array, k: Array) -> Array:
-    if len(predictions) != len(targets):  # NumPy would repeat a single one
+    if len(predictions) != len(targets):  # NumPy would broadcast a single row
         raise invalid(f"predictions have {len(predictions)} rows, targets {len(targets)} entries")
     classes = predictions.shape[1]
     inside = (targets >= 0) & (targets < classes)
@@ -199,7 +207,7 @@ def _in_top_k(predictions: Array, targets: Array, k: Array) -> Array:
         return np.asarray(inside)
     own = predictions[np.arange(len(targets)), np.where(inside, targets, 0)]
     better = (predictions > own[:, None]).sum(1)
-    # As in TensorFlow: a row with an entry that is not finite is False.
+    # As in TensorFlow, the result is False if an entry of the row is not finite.
     return np.asarray(inside & (better < k) & np.isfinite(predictions.astype(np.float64)).all(1))
 
 
@@ -207,14 +215,16 @@ define("InTopKV2", _in_top_k_rule, _in_top_k)
 
 
 def in_top_k(predictions: TensorLike, targets: TensorLike, k: TensorLike, name: str | None = None) -> Tensor:
-    """For each row of `predictions` (batch, classes), whether fewer than `k` classes score higher than the
-    target class.
+    """Whether the target class of each row is among its `k` highest scores.
 
     Args:
-        targets: class of each row, int32 or int64, shape (batch,). One outside of the classes is never in the top k.
+        predictions: scores, floats `[batch, classes]`.
+        targets: the class of each row, int32 or int64 `[batch]`. An unknown class is never in the top k.
+        k: a scalar.
+        name: name scope of the nodes.
 
     Returns:
-        bool, shape (batch,). False for a row that holds an infinity or a NaN.
+        bool `[batch]`. False for a row with an infinity or a NaN.
     """
     with op_scope(name, "in_top_k", predictions, targets, k):
         scores = convert(predictions, name="predictions", prefer=float32)
@@ -260,15 +270,19 @@ def searchsorted(
     out_type: Any = int32,
     name: str | None = None,
 ) -> Tensor:
-    """Where each value would have to be inserted to keep its row sorted.
+    """Binary search: the index at which each value could be inserted and its row stay sorted.
 
     Args:
-        sorted_sequence: shape (..., n), each row ascending.
-        values: shape (..., m), the same leading dimensions.
-        side: "left": before equal entries; "right": after them.
+        sorted_sequence: shape (..., n), each row in ascending order.
+        values: shape (..., m), with the same leading dimensions.
+        side: "left" for an index before equal entries, "right" for one after them.
+        out_type: int32 or int64.
+        name: name scope of the nodes.
 
     Returns:
-        `out_type` (int32 or int64), the shape of `values`.
+        Indices of type `out_type`, in the shape of `values`.
+
+    >>> searchsorted([1, 3, 5], [3, 4])   # evaluates to [1, 2]
     """
     if side not in ("left", "right"):
         raise ValueError(f"side must be 'left' or 'right', not {side!r}")

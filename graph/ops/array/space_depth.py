@@ -1,4 +1,4 @@
-"""Blocks of pixels to channels or to the batch, and back: each is a reshape, a transpose and a reshape.
+"""Blocks of pixels to channels or to the batch, and the inverses: each is a reshape, a transpose and a reshape.
 
 TensorFlow: `tf.space_to_depth`, `tf.depth_to_space`, `tf.space_to_batch(_nd)`, `tf.batch_to_space(_nd)`.
 """
@@ -25,22 +25,24 @@ from .padding import pad
 from .shapes import reshape, reshape_to, shape as shape_of, sizes_of, transpose, with_rank
 from .slicing import slice as slice_
 
-Sizes = list[Any]  # ints, and scalar tensors where only the running graph knows
+Sizes = list[Any]  # ints where sizes are known statically, scalar tensors elsewhere
 
 
 def space_to_depth(input: TensorLike, block_size: int, name: str | None = None, data_format: str = "NHWC") -> Tensor:
-    """Blocks of `block_size` x `block_size` pixels as channels of one pixel.
+    """Move each block of `block_size` x `block_size` pixels into the channels of one pixel.
 
     Args:
-        input: [batch, height, width, channels], or [batch, channels, height, width] for "NCHW". Height and width are multiples
+        input: `[batch, height, width, channels]`, or `[batch, channels, height, width]` for "NCHW". Height and width are multiples
             of block_size.
-        block_size: at least 2.
+        block_size: an int of at least 2.
+        name: name of the node.
+        data_format: "NHWC" or "NCHW".
 
     Returns:
-        [batch, height / block_size, width / block_size, block_size ** 2 * channels], or so in "NCHW".
+        `[batch, height / block_size, width / block_size, block_size ** 2 * channels]`, or the same sizes in the order of "NCHW".
 
     Raises:
-        ValueError: another rank, a side that is no multiple, or a wrong block_size or data_format.
+        ValueError: the rank is not 4, height or width is not a multiple, or block_size or data_format is invalid.
 
     >>> space_to_depth([[[[1.], [2.]], [[3.], [4.]]]], 2)   # evaluates to [[[[1., 2., 3., 4.]]]]
     """
@@ -56,17 +58,20 @@ def space_to_depth(input: TensorLike, block_size: int, name: str | None = None, 
 
 
 def depth_to_space(input: TensorLike, block_size: int, name: str | None = None, data_format: str = "NHWC") -> Tensor:
-    """Channels as blocks of `block_size` x `block_size` pixels: the way back from `space_to_depth`.
+    """The inverse of `space_to_depth`: move the channels of each pixel into a block of `block_size` x `block_size` pixels.
 
     Args:
-        input: [batch, height, width, channels], or [batch, channels, height, width] for "NCHW". The channels are a multiple of
+        input: `[batch, height, width, channels]`, or `[batch, channels, height, width]` for "NCHW". The channels are a multiple of
             block_size ** 2.
+        block_size: an int of at least 2.
+        name: name of the node.
+        data_format: "NHWC" or "NCHW".
 
     Returns:
-        [batch, height * block_size, width * block_size, channels / block_size ** 2], or so in "NCHW".
+        `[batch, height * block_size, width * block_size, channels / block_size ** 2]`, or the same sizes in the order of "NCHW".
 
     Raises:
-        ValueError: as of `space_to_depth`.
+        ValueError: as for `space_to_depth`.
     """
     with op_scope(name, "DepthToSpace", input) as scope:
         x, b = _image(input, block_size, data_format)
@@ -81,17 +86,20 @@ def depth_to_space(input: TensorLike, block_size: int, name: str | None = None, 
 
 
 def space_to_batch_nd(input: TensorLike, block_shape: Any, paddings: Any, name: str | None = None) -> Tensor:
-    """Each m-th element of an axis in another row of the batch, for the first axes after it.
+    """Split the axes after the batch into blocks, and move the position within a block into the batch.
 
     Args:
-        input: [batch, ...]. block_shape: m for each of the axes 1, 2, ...; how many there are is known before the graph runs.
-        paddings: [[before, after], ...] zeros for each of those axes; with them each is a multiple of its m.
+        input: `[batch, ...]`.
+        block_shape: the block size along axis 1, 2, ..., a vector whose length is known statically.
+        paddings: `[[before, after], ...]`: zeros added to each of those axes, which makes it a multiple of its block size.
+        name: name of the node.
 
     Returns:
-        [batch * prod(block_shape), (axis + padding) / m ..., rest...]; the position within a block varies slower than the batch.
+        `[batch * prod(block_shape), (axis 1 + padding) / block_shape[0], ..., remaining axes...]`. The position within a block is the
+        slower part of the new batch index.
 
     Raises:
-        ValueError: more axes than there are, or an axis that is no multiple. InvalidArgumentError: so, in a step.
+        ValueError: the input has fewer axes, or an axis is not a multiple. InvalidArgumentError if only the step knows.
     """
     with op_scope(name, "SpaceToBatchND", input) as scope:
         x = convert(input, name="input")
@@ -104,26 +112,28 @@ def space_to_batch_nd(input: TensorLike, block_shape: Any, paddings: Any, name: 
         n, *axes = _sizes(x, "")
         for size, m in zip(axes, blocks, strict=False):
             _divisible((size,), m, "axes with their paddings")
-        cut = [v for size, m in zip(axes, blocks, strict=False) for v in (size // m, m)]
+        split = [v for size, m in zip(axes, blocks, strict=False) for v in (size // m, m)]
         inside, outside = [2 * i + 2 for i in range(count)], [2 * i + 1 for i in range(count)]
         rest = axes[count:]
         order = [*inside, 0, *outside, *range(2 * count + 1, 2 * count + 1 + len(rest))]
-        found = transpose(reshape_to(x, [n, *cut, *rest]), order)
-        return reshape_to(found, [n * math.prod(blocks), *cut[::2], *rest], scope)
+        found = transpose(reshape_to(x, [n, *split, *rest]), order)
+        return reshape_to(found, [n * math.prod(blocks), *split[::2], *rest], scope)
 
 
 def batch_to_space_nd(input: TensorLike, block_shape: Any, crops: Any, name: str | None = None) -> Tensor:
-    """Rows of the batch put back between one another: the way back from `space_to_batch_nd`.
+    """The inverse of `space_to_batch_nd`: interleave entries of the batch along the axes after it.
 
     Args:
-        input: [batch, ...], whose batch is a multiple of prod(block_shape).
-        block_shape, crops: as `block_shape` and `paddings` of `space_to_batch_nd`; crops are cut off.
+        input: `[batch, ...]`. The batch is a multiple of prod(block_shape).
+        block_shape: as for `space_to_batch_nd`.
+        crops: `[[before, after], ...]`: elements removed from each of those axes.
+        name: name of the node.
 
     Returns:
-        [batch / prod(block_shape), axis * m - crops ..., rest...].
+        `[batch / prod(block_shape), axis 1 * block_shape[0] - crops, ..., remaining axes...]`.
 
     Raises:
-        ValueError: as of `space_to_batch_nd`, or crops that are more than there is. InvalidArgumentError: so, in a step.
+        ValueError: as for `space_to_batch_nd`, or crops are larger than an axis. InvalidArgumentError if only the step knows.
     """
     with op_scope(name, "BatchToSpaceND", input) as scope:
         x = convert(input, name="input")
@@ -147,7 +157,7 @@ def batch_to_space_nd(input: TensorLike, block_shape: Any, crops: Any, name: str
         left = [size - before - after for size, (before, after) in zip(sizes, cuts, strict=True)]
         if any(isinstance(v, int) and v < 0 for v in left):
             raise ValueError(f"crops {cuts} are more than there is: {sizes}")
-        # A slice takes a size of -1 for all that is left: crops that are 1 too large must not say that.
+        # `slice` would take -1 for all that remains. minimum(v, 2 * v) turns the -1 of crops that are 1 too large into -2.
         left = [v if isinstance(v, int) else minimum(v, 2 * v) for v in left]
         return slice_(found, begin, [batch, *left, *rest], scope)
 
@@ -171,7 +181,7 @@ def _image(input: TensorLike, block_size: Any, data_format: str) -> tuple[Tensor
 
 
 def _sizes(x: Tensor, data_format: str) -> Sizes:
-    """The sizes of the axes, as batch, height, width, channels where a format is given."""
+    """The sizes of the axes. For "NCHW" they are reordered to batch, height, width, channels."""
     known = sizes_of(x)
     return [known[i] for i in (0, 2, 3, 1)] if data_format == "NCHW" else known
 
@@ -183,12 +193,12 @@ def _rank(x: Tensor, blocks: int) -> tuple[int, int]:
 
 
 def four_axes(input: TensorLike) -> Tensor:
-    """An image as a tensor; one of unknown rank must have four axes."""
+    """An image batch as a tensor of rank 4."""
     return with_rank(convert(input, name="input"), 4)
 
 
 def _on_first_axes(x: Tensor, count: int, f: Callable[[Tensor], Tensor], name: str) -> Tensor:
-    """`f` of a tensor of unknown rank. The axes after the first `count + 1` are merged into one."""
+    """Apply `f` to a tensor of unknown rank whose axes after the first `count + 1` are merged into one for the call."""
     whole = shape_of(x)
     flat = reshape(x, concat([whole[: count + 1], [-1]], 0))
     flat.set_shape([None] * (count + 2))
@@ -197,7 +207,7 @@ def _on_first_axes(x: Tensor, count: int, f: Callable[[Tensor], Tensor], name: s
 
 
 def _blocks(value: Any) -> Sizes:
-    """The numbers of block_shape: ints, or scalar tensors where only the running graph knows them."""
+    """The elements of block_shape: ints if they are known statically, or else scalar tensors."""
     given = convert(value, name="block_shape")
     if given.dims is None or len(given.dims) != 1 or given.dims[0] is None:
         raise ValueError(f"block_shape must be a list of numbers of known length, not of shape {given.shape}")
@@ -205,7 +215,7 @@ def _blocks(value: Any) -> Sizes:
     if found is None:
         return unstack(cast(given, int32))
     if (found < 1).any():
-        raise ValueError(f"block_shape is a list of numbers from 1 on, not {value!r}")
+        raise ValueError(f"block_shape must hold numbers of 1 or more, not {value!r}")
     return found.tolist()  # type: ignore[no-any-return]
 
 
@@ -219,11 +229,11 @@ def _pairs(value: Any, name: str, count: int) -> list[Sizes]:
         rows = reshape(cast(given, int32), [count, 2])
         return [unstack(row) for row in unstack(rows)]
     if (found < 0).any():
-        raise ValueError(f"{name} is a list of pairs from 0 on, not {value!r}")
+        raise ValueError(f"{name} must hold numbers of 0 or more, not {value!r}")
     return found.tolist()  # type: ignore[no-any-return]
 
 
 def _divisible(sizes: Sequence[Any], by: Any, what: str) -> None:
     for size in sizes:
         if isinstance(size, int) and isinstance(by, int) and size % by:
-            raise ValueError(f"{what} must be a multiple of {by}, and {size} is not")
+            raise ValueError(f"{what} must be a multiple of {by}, not {size}")

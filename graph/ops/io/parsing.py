@@ -262,8 +262,8 @@ def parse_example(
         `serialized`, as long as the longest.
 
     Raises:
-        ValueError: no features, or a description that does not fit. InvalidArgumentError: in the step: an example lacks a feature
-            without default, or has other values than are said.
+        ValueError: no features, or a description that does not fit.
+        InvalidArgumentError: in the step: an example lacks a feature without default, or has other values than are said.
 
     >>> parsed = parse_example(batch, {"x": FixedLenFeature([784], dt.float32), "y": FixedLenFeature([], dt.int64)})
     """

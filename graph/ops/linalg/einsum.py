@@ -341,7 +341,8 @@ def tensordot(a: TensorLike, b: TensorLike, axes: Any, name: str | None = None) 
         the other dimensions of `a`, then those of `b`.
 
     Raises:
-        ValueError: the axes do not fit. InvalidArgumentError: in a step, if only the step knows them or the ranks.
+        ValueError: the axes do not fit.
+        InvalidArgumentError: in a step, if only the step knows them or the ranks.
     """
     with op_scope(name, "Tensordot", a, b) as scope:
         x = convert(a, name="a")

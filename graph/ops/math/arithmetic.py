@@ -36,12 +36,12 @@ Pair = tuple[Tensor | None, Tensor | None]
 # --- sum, difference, product -------------------------------------------------------------------------------
 
 
-def _define(name: str, scalar: Any, types: tuple[DType, ...], slopes: Callable[..., Pair], **parts: Any) -> None:
-    """A binary op. `slopes(grad, x, y)`: the gradients of both operands, in the shape to which they broadcast."""
+def _define(name: str, scalar: Any, types: tuple[DType, ...], vjp: Callable[..., Pair], **parts: Any) -> None:
+    """Define a binary elementwise op. `vjp(grad, x, y)` gives the gradients of x and y in the shape that both broadcast to."""
 
     def gradient(node: Node, grad: Tensor) -> Pair:
         x, y = node.inputs
-        return unbroadcast(x, y, *slopes(grad, x, y))
+        return unbroadcast(x, y, *vjp(grad, x, y))
 
     define_elementwise(name, scalar, types, arity=2, gradient=gradient, **parts)
 
@@ -53,7 +53,7 @@ _define("Mul", lambda m, x, y: x * y, NUMBERS, lambda g, x, y: (multiply(g, y), 
 
 
 def add(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x + y, which broadcast; texts are joined."""
+    """x + y, element by element. The operands broadcast. Strings are concatenated."""
     a, b, scope = convert_pair(x, y, name or "Add")
     if a.dtype.base is string:
         return make("StringJoin", (a, b), {"separator": ""}, scope).outputs[0]
@@ -71,7 +71,7 @@ def multiply(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 
 def scalar_mul(scalar: TensorLike, x: TensorLike, name: str | None = None) -> Any:
-    """A scalar times a tensor (or times IndexedSlices, whose values it scales).
+    """A scalar times a tensor, or times the values of `IndexedSlices`.
 
     Raises:
         ValueError: `scalar` has a rank other than 0.
@@ -123,10 +123,10 @@ define_op(
 
 
 def add_n(inputs: Sequence[TensorLike], name: str | None = None) -> Tensor:
-    """The sum of tensors of one shape (no broadcasting).
+    """The sum of several tensors of the same shape and type. They do not broadcast.
 
     Raises:
-        ValueError: there are none, or their shapes differ.
+        ValueError: `inputs` is empty, or the shapes differ.
     """
     if not isinstance(inputs, Sequence) or not inputs:
         raise ValueError("add_n needs a list of at least one tensor")
@@ -139,10 +139,11 @@ def add_n(inputs: Sequence[TensorLike], name: str | None = None) -> Tensor:
 def accumulate_n(
     inputs: Sequence[TensorLike], shape: Any = None, tensor_dtype: Any = None, name: str | None = None
 ) -> Tensor:
-    """`add_n` of tensors of this shape and type.
+    """`add_n` that also checks the shape and the element type of its result. None checks nothing.
 
     Raises:
-        ValueError: there are none, or one has another shape. TypeError: one has another type.
+        ValueError: `inputs` is empty, or a shape differs from the others or from `shape`.
+        TypeError: the element type is not `tensor_dtype`.
     """
     total = add_n(inputs, name)
     if tensor_dtype is not None and total.dtype.base is not as_dtype(tensor_dtype).base:
@@ -155,7 +156,7 @@ def accumulate_n(
 
 
 def _checks_divisor(reference: Callable[..., Any]) -> Callable[..., Any]:
-    """The reference of a division, refusing an integer zero."""
+    """Wrap the reference of a division: an integer divisor of 0 raises InvalidArgumentError."""
 
     def checked(x: Any, y: Any) -> Any:
         if x.size and y.dtype.kind in "iu" and not np.all(y):
@@ -166,9 +167,10 @@ def _checks_divisor(reference: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _rounded_down(x: Array, y: Array) -> Any:
-    """For floating types the quotient is rounded to the type first, as in TensorFlow: Python's 1.0 // 0.1 is 9, and inf // 2 is NaN.
+    """The floor of x / y.
 
-    So float16 and bfloat16 are not computed in float32.
+    For floating types the quotient is rounded to the type first, as in TensorFlow, so float16 and bfloat16 are not computed in float32.
+    NumPy's `//` differs: 1.0 // 0.1 is 9, and inf // 2 is NaN.
     """
     return x // y if x.dtype.kind in "iu" else np.floor(x / y)
 
@@ -180,26 +182,20 @@ def _truncated_quotient(x: Array, y: Array) -> Any:
     return np.where((floor * y != x) & ((x < 0) != (y < 0)), floor + x.dtype.type(1), floor)
 
 
-def _quotient_slopes(divided: Callable[..., Tensor]) -> Callable[..., Pair]:
+def _quotient_vjp(divided: Callable[..., Tensor]) -> Callable[..., Pair]:
     # -x / y / y rather than -x / (y * y): the square could overflow.
     return lambda g, x, y: (divided(g, y), multiply(g, divided(divided(negative(x), y), y)))
 
 
-_define("RealDiv", lambda m, x, y: x / y, FLOATS, _quotient_slopes(lambda x, y: real_divide(x, y)))
-_define("DivNoNan", lambda m, x, y: m.where(y == 0, 0, x / y), FLOATS, _quotient_slopes(lambda x, y: div_no_nan(x, y)))
+_define("RealDiv", lambda m, x, y: x / y, FLOATS, _quotient_vjp(lambda x, y: real_divide(x, y)))
+_define("DivNoNan", lambda m, x, y: m.where(y == 0, 0, x / y), FLOATS, _quotient_vjp(lambda x, y: div_no_nan(x, y)))
 _define(
     "MulNoNan",
     lambda m, x, y: m.where(y == 0, 0, x * y),
     FLOATS,
     lambda g, x, y: (multiply_no_nan(g, y), multiply_no_nan(x, g)),
 )
-define_elementwise(
-    "FloorDiv",
-    lambda m, x, y: x // y,
-    NUMBERS,
-    arity=2,
-    reference=_checks_divisor(_rounded_down),
-)
+define_elementwise("FloorDiv", lambda m, x, y: x // y, NUMBERS, arity=2, reference=_checks_divisor(_rounded_down))
 _define(
     "FloorMod",
     lambda m, x, y: x % y,
@@ -207,13 +203,7 @@ _define(
     lambda g, x, y: (g, multiply(g, negative(floordiv(x, y)))),
     reference=_checks_divisor(reference_of(lambda m, x, y: x % y)),
 )
-define_elementwise(
-    "TruncateDiv",
-    None,
-    NUMBERS,
-    arity=2,
-    reference=_checks_divisor(_truncated_quotient),
-)
+define_elementwise("TruncateDiv", None, NUMBERS, arity=2, reference=_checks_divisor(_truncated_quotient))
 _define(
     "TruncateMod",
     None,
@@ -228,14 +218,12 @@ def real_divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
     return binary("RealDiv", x, y, name or "RealDiv")
 
 
-# What x / y of integers becomes: the smallest floating type that holds them, as in TensorFlow.
+# Integer type -> the floating type in which `truediv` divides, as in TensorFlow.
 _true_quotient_types = {t: float32 if t.size < 4 else float64 for t in INTEGERS}
 
 
 def truediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x / y as Python 3 means it: integers are cast to a floating type first.
-
-    8 and 16 bit integers become float32, wider ones float64.
+    """x / y as in Python 3. Integers of 8 and 16 bits are cast to float32 first, wider ones to float64.
 
     >>> truediv(constant([1, 2]), 2).dtype.name
     'float64'
@@ -249,12 +237,12 @@ def truediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 
 def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x / y as Python 3 means it (`truediv`)."""
+    """x / y as in Python 3 (`truediv`)."""
     return truediv(x, y, name)
 
 
 def div(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x / y as Python 2 means it: rounded down for integers, exact for floating types (TF1's `tf.div`)."""
+    """x / y as in Python 2: rounded down for integers, not for floating types (TF1's `tf.div`)."""
     a, b, node_name = convert_pair(x, y, name or "div")
     return apply("RealDiv" if a.dtype.is_floating else "FloorDiv", (a, b), None, node_name)
 
@@ -270,9 +258,10 @@ def multiply_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Te
 
 
 def floordiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x / y rounded down; of floating types, the floor of the quotient, as in TensorFlow.
+    """The floor of x / y.
 
-    InvalidArgumentError at run time when an integer is divided by zero.
+    Raises:
+        InvalidArgumentError: in a step, an integer is divided by zero.
     """
     return binary("FloorDiv", x, y, name or "floordiv")
 
@@ -298,8 +287,8 @@ def truncatemod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
 # --- powers and roots ---------------------------------------------------------------------------------------
 
 
-def _opposite(slope: Tensor) -> Pair:
-    return slope, negative(slope)
+def _opposite(gradient: Tensor) -> Pair:
+    return gradient, negative(gradient)
 
 
 def _pow_reference(x: Any, y: Any) -> Any:
@@ -320,9 +309,9 @@ def _pow_gradient(node: Node, grad: Tensor) -> Pair:
     less = subtract(y, 1)
     exponent = static_value(y)
     if exponent is None or not np.all(exponent):
-        # 0 ** 0 has no slope, though 0 ** -1 is infinite.
+        # The derivative of x ** 0 is 0 at x = 0, too, where 0 ** -1 would be infinite.
         less = where_v2(logical_and(equal(x, 0), equal(y, 0)), 1, less)
-    # The weight first: where it is zero, what a narrow type is too small for must not become infinite.
+    # grad * y first: y * x ** (y - 1) may overflow a narrow type where the gradient does not.
     return unbroadcast(x, y, multiply(multiply(grad, y), power(x, less)), multiply(multiply(grad, z), log_x))
 
 
@@ -373,7 +362,11 @@ def _rsqrt_gradient(node: Node, grad: Tensor) -> list[Tensor]:
 
 
 def power(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x ** y (TensorFlow's `pow`). InvalidArgumentError at run time for an integer to a negative integer power."""
+    """x ** y (TensorFlow's `pow`).
+
+    Raises:
+        InvalidArgumentError: in a step, an integer has a negative integer exponent.
+    """
     return binary("Pow", x, y, name or "Pow")
 
 
@@ -405,8 +398,8 @@ def reciprocal(x: TensorLike, name: str | None = None) -> Tensor:
 # --- signs, smallest and largest ----------------------------------------------------------------------------
 
 
-def _extreme_slopes(grad: Tensor, x_wins: Tensor) -> Pair:
-    return where_v2(x_wins, grad, 0), where_v2(x_wins, 0, grad)
+def _selected_vjp(grad: Tensor, is_x: Tensor) -> Pair:
+    return where_v2(is_x, grad, 0), where_v2(is_x, 0, grad)
 
 
 define_elementwise("Neg", lambda m, x: -x, NUMBERS, gradient=lambda node, grad: [negative(grad)])
@@ -418,14 +411,14 @@ _define(
     "Minimum",
     lambda m, x, y: m.minimum(x, y),
     NUMBERS,
-    lambda g, x, y: _extreme_slopes(g, less_equal(x, y)),
+    lambda g, x, y: _selected_vjp(g, less_equal(x, y)),
     traits=_COMMUTES,
 )
 _define(
     "Maximum",
     lambda m, x, y: m.maximum(x, y),
     NUMBERS,
-    lambda g, x, y: _extreme_slopes(g, greater_equal(x, y)),
+    lambda g, x, y: _selected_vjp(g, greater_equal(x, y)),
     traits=_COMMUTES,
 )
 
@@ -446,12 +439,12 @@ def sign(x: TensorLike, name: str | None = None) -> Tensor:
 
 
 def minimum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The smaller of both; NaN when one is NaN. At a tie the gradient goes to x."""
+    """The smaller of x and y. NaN if either is NaN. The gradient goes to x where they are equal."""
     return binary("Minimum", x, y, name or "Minimum")
 
 
 def maximum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The larger of both; NaN when one is NaN. At a tie the gradient goes to x."""
+    """The larger of x and y. NaN if either is NaN. The gradient goes to x where they are equal."""
     return binary("Maximum", x, y, name or "Maximum")
 
 

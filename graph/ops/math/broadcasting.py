@@ -1,8 +1,8 @@
 """Gradients of broadcasts.
 
-If `x` was repeated along an axis to match `y`, each element of `x` has influenced several results, and its gradient is their sum.
-The axes are mostly known when the graph is built: a pair of sizes tells, unless one of them is unknown and the other is not 1. Only
-then are the axes computed when the graph runs, by `BroadcastGradientArgs`.
+If `x` was repeated along an axis to match `y`, each element of `x` contributes to several results, and its gradient is the sum of theirs.
+The static sizes mostly determine these axes when the graph is built. They do not if a size is unknown and the other one is not 1. Then
+`BroadcastGradientArgs` computes the axes in each step.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def _args_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 def _args_reference(s0: Any, s1: Any) -> tuple[Any, Any]:
     rank = max(len(s0), len(s1))
-    # Both are 1: neither was repeated, and a sum over either changes nothing. TensorFlow lists such an axis for both.
+    # An axis where both sizes are 1 is listed for both, as in TensorFlow. A sum over it changes nothing.
     return _axes_of_one(s0, rank), _axes_of_one(s1, rank)
 
 
 def _axes_of_one(sizes: Any, rank: int) -> Any:
-    """The axes along which a tensor of these sizes, seen as one of this rank, has one element."""
+    """The axes where a tensor of this shape, extended to `rank` by leading axes, has size 1."""
     missing = rank - len(sizes)
     axes = [*range(missing), *(missing + i for i, size in enumerate(sizes.tolist()) if size == 1)]
     return np.array(axes, sizes.dtype)
@@ -64,16 +64,24 @@ define("BroadcastArgs", _shape_rule, _shape_reference)
 
 
 def broadcast_dynamic_shape(shape_x: TensorLike, shape_y: TensorLike) -> Tensor:
-    """The shape, as a vector, that two shapes broadcast to, which only the running graph may know.
+    """The shape that two shapes broadcast to, computed in the step.
+
+    Args:
+        shape_x: a shape, an int32 or int64 vector.
+        shape_y: another one, of the same type.
+
+    Returns:
+        A vector of the same type.
 
     Raises:
-        ValueError: they do not fit, as far as is known. InvalidArgumentError: the same, when the graph runs.
+        ValueError: the static shapes do not broadcast.
+        InvalidArgumentError: in a step, the shapes do not broadcast.
     """
     return apply_op("BroadcastArgs", None, s0=Index(shape_x), s1=Index(shape_y))
 
 
 def repeated_axes(x: Dims, y: Dims) -> tuple[list[int], list[int]] | None:
-    """Axes of `broadcast(x, y)` over which the gradients of x and y must be summed; None while that is not known.
+    """The axes of `broadcast(x, y)` over which to sum the gradients of x and of y. None if unknown sizes leave them open.
 
     >>> repeated_axes((None, 10), (10,))
     ([], [0])
@@ -99,7 +107,7 @@ def repeated_axes(x: Dims, y: Dims) -> tuple[list[int], list[int]] | None:
 def unbroadcast(
     x: Tensor, y: Tensor, grad_x: Tensor | None, grad_y: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Gradients in the broadcast shape of x and y, summed down to the shapes of x and y."""
+    """Sum gradients of the broadcast shape down to the shapes of x and y."""
     if x is y:
         return grad_x, grad_y
     if x.dims is None and y.dims == ():
@@ -121,7 +129,7 @@ def unbroadcast(
 
 
 def _sum_over(grad: Tensor | None, axes: list[int], missing: int) -> Tensor | None:
-    """The sum over `axes`; the first `missing` ones go, the others stay with size 1."""
+    """The sum over `axes`. The first `missing` axes are removed, the others stay with size 1."""
     if grad is None or not axes:
         return grad
     kept = [a for a in axes if a >= missing]

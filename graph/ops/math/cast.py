@@ -38,13 +38,18 @@ define(
 
 
 def cast(x: TensorLike, dtype: Any, name: str | None = None) -> Any:
-    """x with another element type; x itself when it has that type.
+    """x converted to another element type. x itself if it has that type.
 
-    From floating types to integers the fraction is cut off; to bool, anything but zero is true. A value that
-    the new type cannot hold gives an unspecified one (see `saturate_cast`). IndexedSlices keep their places.
+    A cast from a floating type to an integer truncates. A cast to bool gives True for anything but zero. A value out of the new type's
+    range gives an unspecified result (see `saturate_cast`). Of `IndexedSlices` the values are cast.
 
-    `float8_e4m3fn` and `float8_e5m2` are for storing: numbers are cast to them, and cast back before anything is computed. On GPUs from
-    compute capability 8.9 on, a matrix product of two operands that are cast from them to half precision is one of float8.
+    `float8_e4m3fn` and `float8_e5m2` are storage types: no op computes in them. On GPUs of compute capability 8.9 or more, a matrix
+    product whose operands are both cast from them to half precision runs in float8.
+
+    Args:
+        x: a tensor, `IndexedSlices`, or a `SparseTensor`.
+        dtype: the new element type.
+        name: name of the node.
 
     >>> cast([1.8, -1.8], "int32")   # [1, -1]
     """

@@ -17,7 +17,7 @@ from ...tensors.sparse_tensor import SparseTensor
 
 
 def same_type(inputs: Sequence[Tensor]) -> DType:
-    """The one value type of all inputs; TypeError when they differ."""
+    """The element type of all inputs. TypeError if they differ."""
     first = inputs[0].dtype.base
     for t in inputs[1:]:
         if t.dtype.base is not first:
@@ -28,14 +28,14 @@ def same_type(inputs: Sequence[Tensor]) -> DType:
 
 
 def allowed(dtype: DType, types: tuple[DType, ...]) -> DType:
-    """`dtype`, if it is among `types`; else TypeError."""
+    """`dtype`. TypeError if it is not among `types`."""
     if dtype not in types:
         raise TypeError(f"element type {dtype.name} is not supported; supported: {', '.join(t.name for t in types)}")
     return dtype
 
 
 def widened(x: Array) -> Array:
-    """Floats of 8 and 16 bits as float32: NumPy has no fast products of them, and sums need more bits."""
+    """An array with floats of 8 and 16 bits converted to float32. NumPy multiplies those slowly, and sums need the precision."""
     return x.astype(np.float32) if x.itemsize < 4 and as_dtype(x.dtype).is_floating else x
 
 
@@ -47,14 +47,14 @@ _LAYOUTS = {
 
 
 def layout_of(data_format: object, axes: int = 2) -> str:
-    """ "NHWC" for the name of a layout whose channels are the last axis, "NCHW" where they are the second.
+    """The layout for images that corresponds to a `data_format`: "NHWC" if channels are the last axis, "NCHW" if they are the second.
 
     Args:
-        data_format: a name such as "NDHWC". For sequences also the name for the images of height 1 that they become.
-        axes: how many axes of space there are, 1 to 3.
+        data_format: a name such as "NDHWC". With one spatial axis, "NHWC" and "NCHW" are accepted, too.
+        axes: number of spatial axes, 1 to 3.
 
     Raises:
-        ValueError: another name.
+        ValueError: an unknown name.
     """
     names = _LAYOUTS[axes]
     if not isinstance(data_format, str) or data_format not in names:
@@ -64,7 +64,7 @@ def layout_of(data_format: object, axes: int = 2) -> str:
 
 
 def need_floats(x: Tensor, what: str, taker: str) -> None:
-    """TypeError where `x`, which the user knows as `what`, holds whole numbers: `taker` would round its means."""
+    """TypeError if `x`, the argument `what` of the function `taker`, is of an integer type, for which `taker` would round."""
     given = x.dtype.base
     if not (given.is_floating or given.is_complex):
         raise TypeError(
@@ -76,7 +76,7 @@ def need_floats(x: Tensor, what: str, taker: str) -> None:
 def unary_rule(
     types: tuple[DType, ...], result: DType | None = None
 ) -> Callable[[Sequence[Tensor], Attrs], Sequence[Output]]:
-    """Same shape out as in; element type `result`, or the input's."""
+    """The shape rule of a unary elementwise op: the input's shape, with the element type `result` or else the input's."""
 
     def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         (x,) = inputs
@@ -89,7 +89,7 @@ def unary_rule(
 def broadcast_rule(
     types: tuple[DType, ...], result: DType | None = None
 ) -> Callable[[Sequence[Tensor], Attrs], Sequence[Output]]:
-    """NumPy broadcasting of all inputs, which share one element type; it or `result` comes out."""
+    """The shape rule of an elementwise op of several inputs, which broadcast. The element type is `result`, or else theirs."""
 
     def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         dtype = allowed(same_type(inputs), types)
@@ -114,10 +114,18 @@ def define_elementwise(
     traits: Trait = Trait.NONE,
     reference: Callable[..., Any] | None = None,
 ) -> OpDef:
-    """Define an elementwise op by its scalar body (None: it has none); the NumPy reference follows from it
-    unless given.
+    """Define an elementwise op.
 
-    `flops` is the arithmetic of one element (a transcendental function counts about 10).
+    Args:
+        name: the op.
+        scalar: its body for one element, `scalar(m, *elements)`. None: it has none, and needs a `reference`.
+        types: the element types that it accepts.
+        arity: number of operands, which broadcast.
+        result: element type of the result. None: that of the operands.
+        gradient: its gradient rule.
+        flops: operations per element. A transcendental function counts as about 10.
+        traits: its traits.
+        reference: the NumPy reference. None: made from `scalar`.
     """
     if reference is None:
         if scalar is None:
@@ -135,12 +143,12 @@ def define_elementwise(
 
 
 def input_cost(flops: float) -> Callable[[Node], Cost]:
-    """`flops` for each element of the first input: what reductions and running sums cost."""
+    """A cost of `flops` per element of the first input, for reductions and scans."""
     return lambda node: Cost(flops * size(node.inputs[0]), default_cost(node).bytes)
 
 
 def unary(op: str, x: TensorLike, name: str | None, attrs: dict[str, Any] | None = None) -> Tensor:
-    """Apply a one-operand op; to the elements of a sparse tensor. A value becomes a Const under the op's own scope (`Exp/x`)."""
+    """Apply a unary op to a tensor, or to the values of a sparse tensor. A Python value becomes a Const in the op's scope (`Exp/x`)."""
     if isinstance(x, Tensor):
         return apply(op, (x,), attrs, name)
     if isinstance(x, SparseTensor):
@@ -151,6 +159,6 @@ def unary(op: str, x: TensorLike, name: str | None, attrs: dict[str, Any] | None
 
 
 def binary(op: str, x: TensorLike, y: TensorLike, name: str) -> Tensor:
-    """Apply a two-operand op; a Python number takes the other operand's type."""
+    """Apply a binary op. A Python number takes the other operand's type."""
     a, b, node_name = convert_pair(x, y, name)
     return apply(op, (a, b), None, node_name)

@@ -26,7 +26,7 @@ def _define_equality(name: str, compare: Callable[..., Any]) -> None:
     reference = reference_of(compare)
 
     def typed(x: Any, y: Any) -> Any:
-        # Also for strings an array of bools: NumPy compares them as Python objects.
+        # NumPy compares strings as Python objects, and gives an array of objects.
         return np.asarray(reference(x, y), np.bool_) if x.dtype == object else reference(x, y)
 
     define_elementwise(name, compare, _EQUATABLE, arity=2, result=bool_, reference=typed, traits=Trait.COMMUTATIVE)
@@ -73,7 +73,7 @@ def greater_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tens
 operators.update({"lt": less, "le": less_equal, "gt": greater, "ge": greater_equal})
 
 
-# --- choosing -----------------------------------------------------------------------------------------------
+# --- selection ----------------------------------------------------------------------------------------------
 
 
 def _need_bool(condition: Tensor) -> None:
@@ -96,7 +96,7 @@ def _select_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         raise ValueError(
             f"the condition must be a scalar, a vector over the first axis, or of shape {text(dims)}, not {text(c)}"
         )
-    if c and dims is not None:  # what the condition covers has its sizes
+    if c and dims is not None:  # the leading dimensions have the condition's sizes
         dims = (*(merge(dims[: len(c)], c) or ()), *dims[len(c) :])
     elif c and len(c) > 1:
         dims = c
@@ -129,7 +129,7 @@ def _select_v2_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
     condition, x, y = node.inputs
     z = node.outputs[0]
     grad_x, grad_y = where_v2(condition, grad, 0), where_v2(condition, 0, grad)
-    # Both have the result's shape, so what to sum follows from each operand's shape against the result's.
+    # Both gradients have the shape of the result, so each is summed down from that.
     return [None, unbroadcast(x, z, grad_x, None)[0], unbroadcast(y, z, grad_y, None)[0]]
 
 
@@ -154,30 +154,32 @@ define("Where", _where_rule, lambda condition: np.argwhere(condition).astype(np.
 
 
 def where(condition: TensorLike, x: TensorLike = None, y: TensorLike = None, name: str | None = None) -> Tensor:
-    """Choose elements by a condition; or, given only a condition, say where it holds.
+    """Elements of x where a condition is true and of y elsewhere. Without x and y, the coordinates where the condition is true.
 
     Args:
-        condition: bool, of the shape of x; or a vector that chooses whole rows; or a scalar.
-        x: tensors of one shape: taken where the condition holds, and where it does not.
-        y: tensors of one shape: taken where the condition holds, and where it does not.
+        condition: bool. It has the shape of x, or is a vector that selects rows, or a scalar.
+        x: the values where the condition is true.
+        y: the values where it is false, of the shape and type of x.
+        name: name of the node.
 
     Returns:
-        Of the shape and type of x. Without x and y: the coordinates of the true elements in row-major order,
-        int64 of shape `[number of true elements, rank]`.
+        A tensor of the shape and type of x. Without x and y: coordinates in row-major order, int64 `[number of true elements, rank]`.
 
     Raises:
         ValueError: only one of x and y is given, or the shapes do not fit (`where_v2` broadcasts).
+
+    >>> where([True, False], [1, 2], [3, 4])   # evaluates to [1, 4]
     """
     return _where("Select", condition, x, y, name)
 
 
 def where_v2(condition: TensorLike, x: TensorLike = None, y: TensorLike = None, name: str | None = None) -> Tensor:
-    """Like `where`, with the condition and both values broadcast together as in NumPy (TF 2's `where`)."""
+    """`where` whose condition, x and y broadcast as in NumPy (`tf.where` of TensorFlow 2)."""
     return _where("SelectV2", condition, x, y, name)
 
 
 def _where(op: str, condition: TensorLike, x: TensorLike, y: TensorLike, name: str | None) -> Tensor:
-    # TensorFlow takes an array of numbers as a condition, true where it is not 0. A list of numbers is none.
+    # As in TensorFlow, an array of numbers is true where it is not 0. A list of numbers is refused.
     is_array = isinstance(condition, np.ndarray) and condition.dtype.kind in "iuf"
     c = convert(condition != 0 if is_array else condition, name="condition")
     if x is None and y is None:
@@ -206,53 +208,53 @@ define_elementwise("RightShift", lambda m, x, y: x >> y, INTEGERS, arity=2)
 
 
 def logical_and(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Bool: both hold."""
+    """x and y, of bools."""
     return binary("LogicalAnd", x, y, name or "LogicalAnd")
 
 
 def logical_or(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Bool: one of them holds, or both."""
+    """x or y, of bools."""
     return binary("LogicalOr", x, y, name or "LogicalOr")
 
 
 def logical_not(x: TensorLike, name: str | None = None) -> Tensor:
-    """Bool: it does not hold."""
+    """not x, of bools."""
     return unary("LogicalNot", x, name)
 
 
 def logical_xor(x: TensorLike, y: TensorLike, name: str = "LogicalXor") -> Tensor:
-    """Bool: exactly one of them holds."""
+    """Whether exactly one of x and y is true, of bools."""
     a, b = convert(x, name="x"), convert(y, name="y")
     return logical_and(logical_or(a, b), logical_not(logical_and(a, b)), name)
 
 
 def bitwise_and(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The bits that both integers have (`tf.bitwise.bitwise_and`)."""
+    """x & y, of integers (`tf.bitwise.bitwise_and`)."""
     return binary("BitwiseAnd", x, y, name or "BitwiseAnd")
 
 
 def bitwise_or(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The bits that one of the integers has, or both (`tf.bitwise.bitwise_or`)."""
+    """x | y, of integers (`tf.bitwise.bitwise_or`)."""
     return binary("BitwiseOr", x, y, name or "BitwiseOr")
 
 
 def bitwise_xor(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The bits that exactly one of the integers has (`tf.bitwise.bitwise_xor`)."""
+    """x ^ y, of integers (`tf.bitwise.bitwise_xor`)."""
     return binary("BitwiseXor", x, y, name or "BitwiseXor")
 
 
 def invert(x: TensorLike, name: str | None = None) -> Tensor:
-    """All bits turned round (`tf.bitwise.invert`)."""
+    """~x: all bits inverted (`tf.bitwise.invert`)."""
     return unary("Invert", x, name)
 
 
 def left_shift(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x with its bits moved up by y places (`tf.bitwise.left_shift`). Unspecified unless 0 <= y < number of bits."""
+    """x << y (`tf.bitwise.left_shift`). Unspecified unless 0 <= y < number of bits."""
     return binary("LeftShift", x, y, name or "LeftShift")
 
 
 def right_shift(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x with its bits moved down by y places, keeping the sign (`tf.bitwise.right_shift`)."""
+    """x >> y, an arithmetic shift for signed types (`tf.bitwise.right_shift`)."""
     return binary("RightShift", x, y, name or "RightShift")
 
 

@@ -1,6 +1,6 @@
 """Functions of one element: exponentials, logarithms, trigonometric, hyperbolic and special functions, rounding.
 
-All keep the element type and take floating types. The rounding functions return integers unchanged.
+All take floating types and keep the element type. `round` returns integers unchanged.
 """
 
 from __future__ import annotations
@@ -57,12 +57,8 @@ def log1p(x: TensorLike, name: str | None = None) -> Tensor:
 _define("Sin", lambda m, x: m.sin(x), lambda node, grad: [multiply(grad, cos(node.inputs[0]))])
 _define("Cos", lambda m, x: m.cos(x), lambda node, grad: [negative(multiply(grad, sin(node.inputs[0])))])
 _define("Tan", lambda m, x: m.tan(x), lambda node, grad: [multiply(grad, add(1, square(node.outputs[0])))])
-_define("Asin", lambda m, x: m.asin(x), lambda node, grad: [multiply(grad, _rsqrt_of_rest(node.inputs[0]))])
-_define(
-    "Acos",
-    lambda m, x: m.acos(x),
-    lambda node, grad: [negative(multiply(grad, _rsqrt_of_rest(node.inputs[0])))],
-)
+_define("Asin", lambda m, x: m.asin(x), lambda node, grad: [multiply(grad, _asin_derivative(node.inputs[0]))])
+_define("Acos", lambda m, x: m.acos(x), lambda node, grad: [negative(multiply(grad, _asin_derivative(node.inputs[0])))])
 _define(
     "Atan",
     lambda m, x: m.atan(x),
@@ -70,14 +66,14 @@ _define(
 )
 
 
-def _rsqrt_of_rest(x: Tensor) -> Tensor:
+def _asin_derivative(x: Tensor) -> Tensor:
     return rsqrt(subtract(1, square(x)))
 
 
 def _atan2_gradient(node: Node, grad: Tensor) -> Any:
     y, x = node.inputs
-    slope = multiply(grad, reciprocal(add(square(x), square(y))))
-    return unbroadcast(y, x, multiply(x, slope), negative(multiply(y, slope)))
+    scaled = multiply(grad, reciprocal(add(square(x), square(y))))
+    return unbroadcast(y, x, multiply(x, scaled), negative(multiply(y, scaled)))
 
 
 define_elementwise(
@@ -225,7 +221,7 @@ def _polygamma_reference(a: Any, x: Any) -> Any:
 
 
 def _polygamma_gradient(node: Node, grad: Tensor) -> Any:
-    a, x = node.inputs  # not differentiable in the order
+    a, x = node.inputs  # it is not differentiable with respect to the order a
     return unbroadcast(a, x, None, multiply(grad, polygamma(add(a, 1), x)))
 
 
@@ -256,7 +252,7 @@ def erfc(x: TensorLike, name: str | None = None) -> Tensor:
 
 
 def lgamma(x: TensorLike, name: str | None = None) -> Tensor:
-    """The logarithm of the absolute value of the gamma function."""
+    """log(|gamma(x)|)."""
     return unary("Lgamma", x, name)
 
 
@@ -266,7 +262,7 @@ def digamma(x: TensorLike, name: str | None = None) -> Tensor:
 
 
 def polygamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
-    """The a-th derivative of `digamma`; a is a whole number from 0 on (NaN otherwise)."""
+    """The a-th derivative of `digamma`. NaN unless a is an integer of 0 or more."""
     return binary("Polygamma", a, x, name or "Polygamma")
 
 
@@ -280,32 +276,32 @@ define_elementwise("Trunc", lambda m, x: m.trunc(x), FLOATS)
 
 
 def floor(x: TensorLike, name: str | None = None) -> Tensor:
-    """The largest whole number not above x."""
+    """The largest integer not above x, as a float."""
     return unary("Floor", x, name)
 
 
 def ceil(x: TensorLike, name: str | None = None) -> Tensor:
-    """The smallest whole number not below x."""
+    """The smallest integer not below x, as a float."""
     return unary("Ceil", x, name)
 
 
 def round(x: TensorLike, name: str | None = None) -> Tensor:  # TensorFlow's name
-    """The nearest whole number, halves to the even one; integers stay as they are."""
+    """The nearest integer, as a float. Halves round to even. Integer tensors are returned as they are."""
     tensor = convert(x, name="x")
     return tensor if tensor.dtype.is_integer else apply("Round", (tensor,), None, name)
 
 
 def rint(x: TensorLike, name: str | None = None) -> Tensor:
-    """The nearest whole number, halves to the even one."""
+    """The nearest integer, as a float. Halves round to even."""
     return unary("Rint", x, name)
 
 
 def trunc(x: TensorLike, name: str | None = None) -> Tensor:
-    """x without its fraction."""
+    """x rounded towards zero."""
     return unary("Trunc", x, name)
 
 
-# --- what kind of number ------------------------------------------------------------------------------------
+# --- classification -----------------------------------------------------------------------------------------
 
 define_elementwise("IsNan", lambda m, x: m.isnan(x), FLOATS, result=bool_)
 define_elementwise("IsInf", lambda m, x: m.isinf(x), FLOATS, result=bool_)
@@ -313,15 +309,15 @@ define_elementwise("IsFinite", lambda m, x: m.isfinite(x), FLOATS, result=bool_)
 
 
 def is_nan(x: TensorLike, name: str | None = None) -> Tensor:
-    """Bool: whether it is not a number."""
+    """Bool: whether x is NaN."""
     return unary("IsNan", x, name)
 
 
 def is_inf(x: TensorLike, name: str | None = None) -> Tensor:
-    """Bool: whether it is infinite."""
+    """Bool: whether x is infinite."""
     return unary("IsInf", x, name)
 
 
 def is_finite(x: TensorLike, name: str | None = None) -> Tensor:
-    """Bool: whether it is neither infinite nor NaN."""
+    """Bool: whether x is neither infinite nor NaN."""
     return unary("IsFinite", x, name)

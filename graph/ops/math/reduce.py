@@ -1,7 +1,7 @@
-"""Reductions over axes: sums, means, products, extremes, and what is made of them.
+"""Reductions over axes: sum, mean, product, maximum, minimum, any, all.
 
-The axes are an input of the node, as in TensorFlow, because the graph may compute them. Mostly they are a Const. In float16 and
-bfloat16 sums are accumulated in float32 and rounded once.
+The axes are an input of the node, as in TensorFlow, because the graph may compute them. Mostly they are a Const. Sums of float16 and
+bfloat16 are accumulated in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .static_operands import index_operand, need_index, normal_axis, one_of
 
 
 def normal_axes(axes: Any, rank: int) -> tuple[int, ...]:
-    """Axes as sorted numbers from 0; ValueError when one is out of range or occurs twice."""
+    """Axes as sorted non-negative ints. ValueError if one is out of range or occurs twice."""
     wanted = np.asarray(axes).ravel().tolist()
     out = {normal_axis(a, rank) for a in wanted}
     if len(out) < len(wanted):
@@ -38,7 +38,7 @@ def normal_axes(axes: Any, rank: int) -> tuple[int, ...]:
 
 
 def reduced_dims(dims: Dims, axes: Tensor, keep: bool) -> Dims:
-    """The static shape of a reduction's result."""
+    """The static shape of a reduction's result. `keep` keeps the reduced axes with size 1."""
     known = static_value(axes)
     if dims is None:
         return None
@@ -63,7 +63,7 @@ def _reduction_rule(types: tuple[DType, ...]) -> Callable[[Sequence[Tensor], Att
 
 
 def _reduction(function: Callable[..., Any], accumulate_wide: bool = False) -> Callable[..., Any]:
-    """A reference that calls a NumPy reduction."""
+    """The reference of a reduction, by a NumPy function. `accumulate_wide` computes narrow floats in float32."""
 
     def reference(x: Any, axes: Any, *, keep_dims: bool) -> Any:
         over = normal_axes(axes, np.ndim(x))
@@ -89,14 +89,14 @@ def _mean(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
         return np.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype) / x.dtype.type(count)  # without elements: 0 / 0
     if count == 0:
         raise invalid("The mean of no integers does not exist")
-    # The mean fits the type, and the sum may not.
+    # The sum may overflow the type, though the mean does not.
     total = np.sum(x, axis=axis, keepdims=keepdims, dtype=np.uint64 if x.dtype.kind == "u" else np.int64)
     towards_zero = (total < 0) & (total % count != 0)
     return (total // count + towards_zero).astype(x.dtype)
 
 
 def _extreme(function: Any, empty: Callable[[Any], Any]) -> Callable[..., Any]:
-    """max or min. Without elements, max is the smallest and min the largest value of the type."""
+    """`np.max` or `np.min`. Of no elements it is `empty(dtype)`: the least value of the type for max, the greatest for min."""
 
     def extreme(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
         if x.size:
@@ -143,7 +143,7 @@ def _reduce(
                 axes = constant(np.arange(len(tensor.dims), dtype=np.int32))
         result = apply(op, (tensor, axes), {"keep_dims": keep}, name)
         if not keep:
-            result.dims = ()  # even where the rank of what is reduced is unknown
+            result.dims = ()  # a scalar, even if the input's rank is unknown
         return result
     if isinstance(axis, Tensor):
         return apply(op, (tensor, axis), {"keep_dims": keep}, name)
@@ -162,12 +162,12 @@ def reduce_sum(
     """The sum over axes.
 
     Args:
-        input_tensor: of any numeric type; the result has the same.
-        axis: an axis, a list of axes or an int tensor of them, negative ones counting from the end; None:
-            all; []: none.
+        input_tensor: of any numeric type. The result has the same type.
+        axis: an axis, a list of axes, or an int tensor of them. Negative ones count from the end. None: all. []: none.
         keepdims: keep the reduced axes with size 1.
-        reduction_indices: old names of `axis` and `keepdims`.
-        keep_dims: old names of `axis` and `keepdims`.
+        name: name of the node.
+        reduction_indices: old name of `axis`.
+        keep_dims: old name of `keepdims`.
 
     >>> reduce_sum([[1, 1, 1], [1, 1, 1]], axis=0)   # [2, 2, 2]
     """
@@ -182,7 +182,7 @@ def reduce_mean(
     reduction_indices: Any = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
-    """The mean over axes (see `reduce_sum`); NaN without elements. Of integers it is rounded towards zero."""
+    """The mean over axes (see `reduce_sum`). NaN of no elements. The mean of integers is rounded towards zero."""
     return _reduce("Mean", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
@@ -206,7 +206,7 @@ def reduce_max(
     reduction_indices: Any = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
-    """The largest element over axes (see `reduce_sum`); NaN if one is NaN. Equals share the gradient."""
+    """The largest element over axes (see `reduce_sum`). NaN if one is NaN. Equal elements share the gradient."""
     return _reduce("Max", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
@@ -218,7 +218,7 @@ def reduce_min(
     reduction_indices: Any = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
-    """The smallest element over axes (see `reduce_sum`); NaN if one is NaN. Equals share the gradient."""
+    """The smallest element over axes (see `reduce_sum`). NaN if one is NaN. Equal elements share the gradient."""
     return _reduce("Min", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
@@ -230,7 +230,7 @@ def reduce_any(
     reduction_indices: Any = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
-    """Bool: whether one element holds (see `reduce_sum`)."""
+    """Bool: whether any element is true, over axes (see `reduce_sum`)."""
     return _reduce("Any", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
@@ -242,7 +242,7 @@ def reduce_all(
     reduction_indices: Any = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
-    """Bool: whether all elements hold (see `reduce_sum`)."""
+    """Bool: whether all elements are true, over axes (see `reduce_sum`)."""
     return _reduce("All", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 

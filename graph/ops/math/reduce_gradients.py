@@ -1,6 +1,6 @@
-"""Gradients of reductions, which repeat a value, and of `Fill` and `LinSpace`, which are reductions.
+"""Gradients of reductions, and of `Fill` and `LinSpace`.
 
-They are in a separate module because they need ops of modules that import `reduce`.
+They are in a module of their own because they use ops of modules that import `reduce`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .scan import cumprod
 
 
 def _axis_mask(node: Node) -> Any:
-    """An int vector, 1 at the reduced axes of the node's input and 0 elsewhere; an array if it is known."""
+    """An int vector with 1 at the reduced axes of the node's input and 0 elsewhere. A NumPy array if it is known statically."""
     x, axes = node.inputs
     known = static_value(axes)
     if known is not None and x.dims is not None:
@@ -52,17 +52,17 @@ def _kept_shape(node: Node) -> Any:
     return shape(x) * (1 - mask) + mask
 
 
-def _spread(node: Node, t: Tensor) -> Tensor:
-    """Something of the output's shape, reshaped so that it broadcasts against the input."""
+def _broadcastable(node: Node, t: Tensor) -> Tensor:
+    """A tensor of the output's shape, reshaped so that it broadcasts against the input."""
     return t if node.attrs["keep_dims"] else reshape(t, _kept_shape(node))
 
 
 def _full(node: Node, t: Tensor) -> Tensor:
-    """Something of the output's shape, repeated to the input's shape."""
+    """A tensor of the output's shape, broadcast to the input's shape."""
     x = node.inputs[0]
     target = constant(np.array(x.dims, np.int32), name="Shape") if is_static(x.dims) else shape(x)
-    # A scalar needs no reshape before it is repeated.
-    return broadcast_to(t if t.dims == () else _spread(node, t), target)
+    # A scalar broadcasts without a reshape.
+    return broadcast_to(t if t.dims == () else _broadcastable(node, t), target)
 
 
 def _mean_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
@@ -75,20 +75,20 @@ def _mean_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
 
 
 def _extreme_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
-    """To the elements that equal the extreme; several share it."""
+    """The gradient goes to the elements that equal the maximum (or minimum), in equal shares."""
     x, axes = node.inputs
-    hits = cast(equal(_spread(node, node.outputs[0]), x), grad.dtype.base)
+    hits = cast(equal(_broadcastable(node, node.outputs[0]), x), grad.dtype.base)
     count = reduce_sum(hits, axes, keepdims=True)
-    return [multiply(real_divide(hits, count), _spread(node, grad)), None]
+    return [multiply(real_divide(hits, count), _broadcastable(node, grad)), None]
 
 
 def _prod_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
-    """The product of all others, which exists where an element is 0, too: running products from both ends."""
+    """The product of all other elements, by cumulative products from both ends. A division by the element would fail at 0."""
     x, axes = node.inputs
     known = static_value(axes)
     order: Any
     back: Any
-    reduced: Any  # how many axes
+    reduced: Any  # number of reduced axes
     if known is None or x.dims is None:
         total = rank(x)
         over = reshape(floormod(cast(axes, int32), total), [-1])
@@ -101,9 +101,9 @@ def _prod_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
     moved = transpose(x, order)
     moved_shape = shape(moved)
     count = reduce_prod(moved_shape[:reduced])
-    flat = reshape(moved, [count, reduce_prod(moved_shape[reduced:])])  # a -1 would not do for an empty tensor
+    flat = reshape(moved, [count, reduce_prod(moved_shape[reduced:])])  # -1 would be ambiguous for an empty tensor
     others = multiply(cumprod(flat, 0, exclusive=True), cumprod(flat, 0, exclusive=True, reverse=True))
-    return [multiply(_spread(node, grad), transpose(reshape(others, moved_shape), back)), None]
+    return [multiply(_broadcastable(node, grad), transpose(reshape(others, moved_shape), back)), None]
 
 
 def _linspace_gradient(node: Node, grad: Any) -> Sequence[Any]:

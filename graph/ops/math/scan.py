@@ -1,4 +1,4 @@
-"""Scans: running sums and products along an axis. Also argmax and argmin."""
+"""Scans: cumulative sums and products along an axis. Also argmax and argmin."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .static_operands import need_index, normal_axis, one_of
 
 
 def _known_axis(x: Tensor, axis: Tensor) -> int | None:
-    """The axis as a number from 0, if it is known; checks what can be checked."""
+    """The axis as a non-negative int, or None if it is not known statically. Checks the operand's type, rank and range."""
     need_index(axis, "the axis", 0)
     value = static_value(axis)
     return None if value is None or x.dims is None else normal_axis(int(value), len(x.dims))
 
 
-# --- running sums and products ------------------------------------------------------------------------------
+# --- cumulative sums and products ---------------------------------------------------------------------------
 
 
 def _scan_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -57,7 +57,7 @@ def _cumsum_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
 
 
 def _cumprod_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
-    # As in TensorFlow: right where x has no zeros; the gradient of a zero element is given as 0.
+    # Exact where x has no zeros. The gradient of a zero element is 0, as in TensorFlow.
     x, axis = node.inputs
     attrs = node.attrs
     weighted = multiply(node.outputs[0], grad)
@@ -79,13 +79,16 @@ def _apply_scan(op: str, x: TensorLike, axis: Any, exclusive: bool, reverse: boo
 def cumsum(
     x: TensorLike, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
 ) -> Tensor:
-    """Running sums along an axis.
+    """Cumulative sums along an axis.
 
     Args:
-        x: tensor of any numeric type; the result has its shape.
-        axis: the axis, also negative, or a scalar int tensor.
+        x: tensor of any numeric type. The result has its shape and type.
+        axis: an int, which may be negative, or a scalar int tensor.
         exclusive: leave each element out of its own sum: `[0, a, a + b]`.
-        reverse: run from the end: `[a + b + c, b + c, c]`.
+        reverse: sum from the end: `[a + b + c, b + c, c]`.
+        name: name of the node.
+
+    >>> cumsum([1, 2, 3])   # evaluates to [1, 3, 6]
     """
     return _apply_scan("Cumsum", x, axis, exclusive, reverse, name)
 
@@ -93,11 +96,11 @@ def cumsum(
 def cumprod(
     x: TensorLike, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
 ) -> Tensor:
-    """Running products along an axis (see `cumsum`). The gradient of an element that is 0 is given as 0."""
+    """Cumulative products along an axis (see `cumsum`). The gradient of an element that is 0 is 0, as in TensorFlow."""
     return _apply_scan("Cumprod", x, axis, exclusive, reverse, name)
 
 
-# --- where the extremes are ---------------------------------------------------------------------------------
+# --- argmax and argmin --------------------------------------------------------------------------------------
 
 
 def _arg_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -144,16 +147,19 @@ def argmax(
     dimension: Any = None,
     output_type: Any = int64,
 ) -> Tensor:
-    """Position of the largest element along an axis; the first one at a tie.
+    """The index of the largest element along an axis. Of equal elements, the first.
 
     Args:
         input: tensor of any numeric type or bool.
-        axis: the axis, also negative; None: 0.
+        axis: an int, which may be negative, or a scalar int tensor. None: 0.
+        name: name of the node.
         dimension: old name of `axis`.
         output_type: int64 or int32.
 
     Returns:
-        The positions; the shape is the input's without that axis.
+        The indices. Their shape is the input's without that axis.
+
+    >>> argmax([[1, 5, 2]], axis=1)   # evaluates to [1]
     """
     return _apply_arg("ArgMax", input, axis, dimension, output_type, name)
 
@@ -165,5 +171,5 @@ def argmin(
     dimension: Any = None,
     output_type: Any = int64,
 ) -> Tensor:
-    """Position of the smallest element along an axis; the first one at a tie (see `argmax`)."""
+    """The index of the smallest element along an axis. Of equal elements, the first (see `argmax`)."""
     return _apply_arg("ArgMin", input, axis, dimension, output_type, name)

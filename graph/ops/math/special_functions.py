@@ -27,7 +27,7 @@ from .static_operands import need_rank, op_scope
 
 
 def zero_fraction(value: TensorLike, name: str | None = None, dtype: Any = float32) -> Tensor:
-    """The share of elements that are 0, from 0 to 1: a float32 scalar."""
+    """The fraction of elements that are 0, a float32 scalar in [0, 1]."""
     with get_default_graph().name_scope(name or "zero_fraction"):
         found = convert(value, name="value")
         zeros = equal(found, convert(0, dtype=found.dtype.base))
@@ -42,20 +42,23 @@ def confusion_matrix(
     name: str | None = None,
     weights: TensorLike | None = None,
 ) -> Tensor:
-    """How often each label was taken for each class: rows are labels, columns predictions.
+    """The confusion matrix: entry (i, j) counts the examples of label i that were predicted as class j.
 
     Args:
-        labels: classes from 0 on, vectors of one size; one of them may have a second axis, of size 1.
-        predictions: classes from 0 on, vectors of one size; one of them may have a second axis, of size 1.
-        num_classes: how many; None: as many as are seen.
-        dtype: of the result.
-        weights: how much each pair counts.
+        labels: the true classes, a vector of ints of 0 or more. `labels` or `predictions` may have a second axis of size 1.
+        predictions: the predicted classes, a vector of the same size.
+        num_classes: number of classes. None: the largest class that occurs, plus 1.
+        dtype: element type of the result.
+        name: name scope of the nodes.
+        weights: the weight of each example. None: 1.
 
     Returns:
-        [num_classes, num_classes].
+        `[num_classes, num_classes]`.
 
     Raises:
-        ValueError: they are known to be no vectors.
+        ValueError: `labels` or `predictions` is not a vector.
+
+    >>> confusion_matrix([0, 1, 1], [0, 1, 0])   # evaluates to [[1, 0], [1, 1]]
     """
     with get_default_graph().name_scope(name or "confusion_matrix"):
         given = [convert(labels, name="labels"), convert(predictions, name="predictions")]
@@ -81,24 +84,29 @@ def bincount(
     maxlength: TensorLike | None = None,
     dtype: Any = int32,
 ) -> Tensor:
-    """How often each number from 0 on is in an array.
+    """How often each of the values 0, 1, 2, ... occurs in an array.
 
     Args:
-        arr: whole numbers, not negative, of any shape.
-        weights: how much each counts, of the same shape.
-        minlength: how many counts there are at least, and at most: numbers beyond are left out.
-        maxlength: how many counts there are at least, and at most: numbers beyond are left out.
-        dtype: of the result, without weights.
+        arr: non-negative ints, of any shape.
+        weights: the weight of each value, of the same shape. None: 1.
+        minlength: the least length of the result.
+        maxlength: the greatest length of the result. Larger values are not counted.
+        dtype: element type of the result if there are no weights.
 
     Returns:
-        a vector as long as the greatest number and 1.
+        A vector. Its length is the largest value plus 1, within `minlength` and `maxlength`.
+
+    Raises:
+        InvalidArgumentError: in a step, a value or `maxlength` is negative.
+
+    >>> bincount([0, 2, 2])   # evaluates to [1, 0, 2]
     """
     with get_default_graph().name_scope("bincount"):
         values = cast(reshape(convert(arr), [-1]), int32)
         check = Assert(reduce_all(greater_equal(values, 0)), ["Input arr must be non-negative, it is", values])
         values = with_dependencies([check], values)
         length = add(reduce_max(values), 1)
-        length = maximum(length, 0)  # the greatest of no numbers is the least there is, and one more is still negative
+        length = maximum(length, 0)  # of no values at all, reduce_max gives the least int32
         if minlength is not None:
             length = maximum(length, cast(convert(minlength), int32))
         if weights is None:
@@ -175,15 +183,15 @@ def _bessel_i0_gradient(node: Node, grad: Tensor) -> list[Tensor]:
 def _bessel_i1_gradient(node: Node, grad: Tensor) -> list[Tensor]:
     x, y = node.inputs[0], node.outputs[0]
     i0, at_zero = bessel_i0(x), equal(x, zeros_like(x))
-    # I1(x) / x is the smaller part of the slope I0(x) - I1(x) / x: it must not make NaN of an I0 that overflows.
+    # The derivative is I0(x) - I1(x) / x. Where I0 overflows, the second term is dropped: inf - inf would be NaN.
     rest = divide(where_v2(is_inf(i0), zeros_like(y), y), where_v2(at_zero, ones_like(x), x))
     return [multiply(grad, where_v2(at_zero, multiply(ones_like(x), 0.5), subtract(i0, rest)))]
 
 
-for _kind, _slope in (
+for _kind, _gradient in (
     ("i0", _bessel_i0_gradient), ("i1", _bessel_i1_gradient), ("i0e", _bessel_i0e_gradient), ("i1e", _bessel_i1e_gradient),
 ):  # fmt: skip
-    define_elementwise(f"BesselI{_kind[1:]}", None, FLOATS, gradient=_slope, flops=30.0, reference=_bessel(_kind))
+    define_elementwise(f"BesselI{_kind[1:]}", None, FLOATS, gradient=_gradient, flops=30.0, reference=_bessel(_kind))
 
 
 def bessel_i0e(x: TensorLike, name: str | None = None) -> Tensor:
@@ -207,7 +215,7 @@ def bessel_i1(x: TensorLike, name: str | None = None) -> Tensor:
 
 
 def lbeta(x: TensorLike, name: str | None = None) -> Tensor:
-    """The logarithm of |Beta| of the numbers along the last axis: sum(lgamma(x)) - lgamma(sum(x)).
+    """log(|Beta(x)|) along the last axis: sum(lgamma(x)) - lgamma(sum(x)).
 
     >>> lbeta([1.0, 2.0])   # evaluates to log(1/2)
     """
@@ -217,10 +225,15 @@ def lbeta(x: TensorLike, name: str | None = None) -> Tensor:
 
 
 def polyval(coeffs: Sequence[TensorLike], x: TensorLike, name: str | None = None) -> Tensor:
-    """A polynomial at `x`, by Horner's rule: of coefficients a, b, c it is (a * x + b) * x + c.
+    """The value of a polynomial at `x`, by Horner's rule: (a * x + b) * x + c for the coefficients [a, b, c].
+
+    Args:
+        coeffs: the coefficients, that of the highest power first. A list of tensors that broadcast against `x`.
+        x: where to evaluate the polynomial.
+        name: name scope of the nodes.
 
     Raises:
-        ValueError: `coeffs` is no list.
+        ValueError: `coeffs` is not a list.
 
     >>> polyval([1.0, 0.0, -1.0], 3.0)   # evaluates to 8.0
     """

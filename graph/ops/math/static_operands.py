@@ -1,7 +1,7 @@
 """Operands that are mostly constant (shapes, axes, indices), and costs of ops that only move elements.
 
-TensorFlow passes a reshape's shape or a concat's axis as an input, so that the graph may compute it. Mostly it is a constant, and
-then shape rules can use it. The helpers here make such operands of what users write, and read them back.
+TensorFlow passes the shape of a reshape or the axis of a concat as an input, so that the graph may compute it. Mostly it is a constant,
+and shape rules can use its value. The helpers here convert Python values to such operands, and read the values of operands.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ AS_LIST = {
     "transpose": "transpose(x, [1, 0])",
     "zeros": "zeros([2, 3])",
 }
-"""Op's scope -> how the function is called that takes a list where other libraries take several arguments."""
+"""Default scope of an op -> a correct call, for errors. Other libraries take several arguments where these functions take a list."""
 
 
 def as_bytes(text: Any) -> bytes:
-    """An element of a text array: bytes as they are, what an array made of Python's texts holds as UTF-8."""
+    """An element of a string array as bytes. A Python str is encoded as UTF-8."""
     return text if isinstance(text, bytes) else str(text).encode()
 
 
 def op_scope(name: str | None, default: str, *values: Any) -> AbstractContextManager[str]:
-    """The name scope of one op in the graph of its operands; gives the name for the op's own node.
+    """The name scope of one op, in the graph of its operands. It yields the name for the op's own node.
 
     Raises:
-        TypeError: the name is no text. NumPy and PyTorch take several tensors or sizes one by one, and the last becomes the name here.
+        TypeError: the name is not a string. This happens if tensors or sizes are passed one by one, as in NumPy or PyTorch, instead of
+            as a list: the last one becomes the name.
     """
     if name is not None and not isinstance(name, str):
         raise TypeError(
@@ -52,10 +53,15 @@ def op_scope(name: str | None, default: str, *values: Any) -> AbstractContextMan
 
 
 def index_operand(value: TensorLike, name: str) -> Tensor:
-    """A tensor of int32 or int64 for sizes, axes or indices: numbers, lists (tensors among them), a TensorShape.
+    """Convert sizes, axes or indices to an int32 or int64 tensor.
+
+    Args:
+        value: a number, a list that may hold tensors, a `TensorShape`, an array, or a tensor.
+        name: name of the Const.
 
     Raises:
-        ValueError: a size in it is unknown. TypeError: not integers.
+        ValueError: a size is unknown.
+        TypeError: the values are not integers.
     """
     if isinstance(value, Tensor):
         return value
@@ -70,7 +76,7 @@ def index_operand(value: TensorLike, name: str) -> Tensor:
                 f"{name} {value} has an unknown size; use dt.shape(tensor) for sizes that only the running graph knows"
             )
         if not value:
-            return constant(np.zeros(0, np.int32), name=name)  # an empty list would become float32
+            return constant(np.zeros(0, np.int32), name=name)  # `convert` would make an empty list float32
     elif value is None:
         raise ValueError(f"{name} is not known; use dt.shape(tensor) for sizes that only the running graph knows")
     if isinstance(value, np.ndarray) and value.size == 0 and value.dtype.kind == "f":
@@ -79,7 +85,7 @@ def index_operand(value: TensorLike, name: str) -> Tensor:
 
 
 class Index:
-    """An operand of `apply_op` that holds sizes, axes or indices: `index_operand` converts it."""
+    """Marks an operand of `apply_op` that `index_operand` converts: sizes, axes or indices."""
 
     __slots__ = ("value",)
 
@@ -88,13 +94,13 @@ class Index:
 
 
 def apply_op(op: str, name: str | None, attrs: dict[str, Any] | None = None, /, **operands: TensorLike) -> Tensor:
-    """Add a node and return its first output. Its operands are converted under its name scope, each by its own name.
+    """Add a node and return its first output. Operands that are not tensors become Consts in the node's scope, named by their keywords.
 
     >>> apply_op("Tile", None, input=x, multiples=Index([2, 3]))
     """
     values = [v.value if type(v) is Index else v for v in operands.values()]
     if name is None and isinstance(values[-1], Tensor) and all(isinstance(v, Tensor) for v in values):
-        return apply(op, values, attrs)  # no constant needs the scope
+        return apply(op, values, attrs)  # there are no Consts to put into a scope
     with op_scope(name, op, *values) as scope:
         tensors = [
             index_operand(v.value, label) if type(v) is Index else convert(v, name=label)
@@ -104,7 +110,7 @@ def apply_op(op: str, name: str | None, attrs: dict[str, Any] | None = None, /, 
 
 
 def one_of(new: Any, old: Any, new_name: str, old_name: str) -> Any:
-    """The value of an argument that TensorFlow 1 renamed; ValueError when both names are used."""
+    """The value of an argument that has an old and a new name in TensorFlow 1. ValueError if both are given."""
     if old is None:
         return new
     if new is not None:
@@ -113,13 +119,13 @@ def one_of(new: Any, old: Any, new_name: str, old_name: str) -> Any:
 
 
 def same_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    """The rule of an op whose one output has the type and the shape of its one input."""
+    """The shape rule of an op whose output has the type and shape of its only input."""
     (x,) = inputs
     return [(x.dtype.base, x.dims)]
 
 
 def need_index(tensor: Tensor, what: str, rank: int | None = None) -> None:
-    """TypeError unless the tensor is int32 or int64; ValueError when it is known to have another rank."""
+    """TypeError unless the tensor is int32 or int64. ValueError if its static rank is not `rank`."""
     if tensor.dtype.base not in INDEX_TYPES:
         raise TypeError(f"{what} must be int32 or int64, not {tensor.dtype.base.name}")
     if rank is not None:
@@ -127,19 +133,19 @@ def need_index(tensor: Tensor, what: str, rank: int | None = None) -> None:
 
 
 def need_rank(dims: Dims, rank: int, what: str) -> None:
-    """ValueError when the shape is known to have another rank."""
+    """ValueError if the static rank is known and not `rank`."""
     if dims is not None and len(dims) != rank:
         raise ValueError(f"{what}: Shape must be rank {rank} but is rank {len(dims)}")
 
 
 def need_rank_at_least(dims: Dims, rank: int, what: str) -> None:
-    """ValueError when the shape is known to have a smaller rank."""
+    """ValueError if the static rank is known and smaller than `rank`."""
     if dims is not None and len(dims) < rank:
         raise ValueError(f"{what}: Shape must be at least rank {rank} but is rank {len(dims)}")
 
 
 def normal_axis(axis: int, rank: int, what: str = "axis") -> int:
-    """The axis counted from the front; ValueError when there is no such axis.
+    """A possibly negative axis as a non-negative one. ValueError if it is out of range.
 
     >>> normal_axis(-1, 3)
     2
@@ -150,7 +156,7 @@ def normal_axis(axis: int, rank: int, what: str = "axis") -> int:
 
 
 def static_int(tensor: Tensor) -> int | None:
-    """The value of an integer scalar (or of one in a list), if it is known before the graph runs."""
+    """The value of an integer scalar, or of a vector of one element, if it is known statically."""
     value = static_value(tensor)
     if value is None:
         return None
@@ -160,13 +166,13 @@ def static_int(tensor: Tensor) -> int | None:
 
 
 def static_ints(tensor: Tensor) -> list[int] | None:
-    """The values of an integer vector (or scalar), if all are known before the graph runs."""
+    """The values of an integer vector or scalar, if all are known statically."""
     value = static_value(tensor)
     return None if value is None else dims_of(value)
 
 
 def index_type_attr(attrs: Attrs, name: str) -> DType:
-    """An attr that must be the element type int32 or int64."""
+    """The value of an attribute that must be int32 or int64. TypeError otherwise."""
     value = attrs.get(name)
     if not isinstance(value, DType) or value not in INDEX_TYPES:
         raise TypeError(f"{name} must be int32 or int64, not {value!r}")
@@ -174,28 +180,28 @@ def index_type_attr(attrs: Attrs, name: str) -> DType:
 
 
 def no_cost(node: Node) -> Cost:
-    """No cost: the op gives a view of the same elements, or metadata."""
+    """The cost of an op that returns a view or metadata: none."""
     return Cost(0.0, 0.0)
 
 
 def move_cost(node: Node) -> Cost:
-    """No arithmetic; each input and output element moves once."""
+    """The cost of an op that reads all inputs and writes all outputs, without arithmetic."""
     return Cost(0.0, float(sum(nbytes(t) for t in (*node.inputs, *node.outputs))))
 
 
 def write_cost(node: Node) -> Cost:
-    """No arithmetic; only the output moves."""
+    """The cost of an op that only writes its outputs."""
     return Cost(0.0, float(sum(nbytes(t) for t in node.outputs)))
 
 
 def pick_cost(node: Node) -> Cost:
-    """No arithmetic; of the first input moves only what the outputs hold, of the others everything."""
+    """The cost of a gather: it reads as many bytes of the first input as it writes, and all of the other inputs."""
     outputs = sum(nbytes(t) for t in node.outputs)
     return Cost(0.0, float(2 * outputs + sum(nbytes(t) for t in node.inputs[1:])))
 
 
 def dims_of(value: Any) -> list[int]:
-    """Sizes at run time, as Python ints, from a shape operand's array."""
+    """The elements of a shape operand's array as Python ints."""
     sizes: list[int] = np.ravel(value).tolist()
     return sizes
 

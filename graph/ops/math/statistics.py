@@ -1,4 +1,4 @@
-"""Statistics, made of reductions: logsumexp, variance, norms, counts."""
+"""Functions composed of reductions: logsumexp, variance, norms, counts."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def reduce_logsumexp(
     reduction_indices: Any = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
-    """log(sum(exp(x))) over axes (see `reduce_sum`), computed without overflow."""
+    """log(sum(exp(x))) over axes, computed without overflow. Arguments as for `reduce_sum`."""
     axis = one_of(axis, reduction_indices, "axis", "reduction_indices")
     keep = bool(one_of(keepdims, keep_dims, "keepdims", "keep_dims"))
     with graph_of(input_tensor).op_scope(name or "ReduceLogSumExp") as scope:
         x = convert(input_tensor, name="input_tensor")
         largest = reduce_max(x, axis, keepdims=True)
-        # Any offset gives the same sum; an infinite one would give inf - inf.
+        # The offset cancels out. An infinite one would give inf - inf.
         offset = stop_gradient(where_v2(is_finite(largest), largest, 0))
         total = log(reduce_sum(exp(subtract(x, offset)), axis, keepdims=keep))
         if not keep:
@@ -46,10 +46,10 @@ def reduce_logsumexp(
 def reduce_variance(
     input_tensor: TensorLike, axis: Any = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
-    """The mean of squared distances from the mean, over axes (`tf.math.reduce_variance`).
+    """The population variance over axes, the mean of (x - mean(x)) ** 2 (`tf.math.reduce_variance`). Arguments as for `reduce_sum`.
 
     Raises:
-        TypeError: x is of integer type.
+        TypeError: the input is not of a floating type.
     """
     with graph_of(input_tensor).op_scope(name or "reduce_variance"):
         x = convert(input_tensor)
@@ -67,10 +67,10 @@ def reduce_std(input_tensor: TensorLike, axis: Any = None, keepdims: bool = Fals
 def reduce_euclidean_norm(
     input_tensor: TensorLike, axis: Any = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
-    """The square root of the sum of squares, over axes (`tf.math.reduce_euclidean_norm`)."""
+    """The square root of the sum of squares over axes (`tf.math.reduce_euclidean_norm`). For integers it is truncated."""
     with graph_of(input_tensor).op_scope(name or "EuclideanNorm") as scope:
         x = convert(input_tensor)
-        if x.dtype.is_integer:  # the root is cut off
+        if x.dtype.is_integer:
             total = reduce_sum(square(cast(x, float64)), axis, keepdims=keepdims)
             found: Tensor = cast(sqrt(total), x.dtype.base, name=scope)
             return found
@@ -87,7 +87,7 @@ def count_nonzero(
     keep_dims: bool | None = None,
     input: TensorLike = None,
 ) -> Tensor:
-    """How many elements are not zero (not empty, for strings), over axes (see `reduce_sum`)."""
+    """The number of elements that are not 0, or of strings that are not empty, over axes. Arguments as for `reduce_sum`."""
     values = one_of(input, input_tensor, "input", "input_tensor")
     axis = one_of(axis, reduction_indices, "axis", "reduction_indices")
     keep = bool(one_of(keepdims, keep_dims, "keepdims", "keep_dims"))
@@ -110,11 +110,15 @@ def norm(
     Args:
         tensor: of floating type.
         ord: `"euclidean"` (also `"fro"` for matrices), 1, `np.inf`, or for vectors any number above 0.
-        axis: None: the whole tensor as one vector; an int: vectors along that axis; a pair: matrices in these two axes.
+        axis: an int for vectors along that axis, a pair of ints for matrices, or None for the whole tensor as one vector.
         keepdims: keep the reduced axes with size 1.
+        name: name scope of the nodes.
+        keep_dims: old name of `keepdims`.
 
     Raises:
-        ValueError: no such norm, or the axis is neither.
+        ValueError: `ord` is not supported, or `axis` is not of these forms.
+
+    >>> norm([3.0, 4.0])   # evaluates to 5.0
     """
     keep = bool(one_of(keepdims, keep_dims, "keepdims", "keep_dims"))
     is_matrix = isinstance(axis, (list, tuple)) and len(axis) == 2

@@ -299,7 +299,8 @@ def conv2d(
         `[batch, rows, columns, out]` in the same layout.
 
     Raises:
-        ValueError: sizes do not fit each other. TypeError: input and filter have different element types.
+        ValueError: sizes do not fit each other.
+        TypeError: input and filter have different element types.
 
     >>> conv2d(images, kernel, strides=[1, 1, 1, 1], padding="SAME")
     """

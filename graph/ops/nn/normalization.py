@@ -433,8 +433,8 @@ def fused_batch_norm(
         (y, mean, variance). While training these are the batch's, the variance divided by n - 1; else the given ones.
 
     Raises:
-        ValueError: mean and variance are missing where they are needed, or shapes do not fit. TypeError:
-            types do not fit.
+        ValueError: mean and variance are missing where they are needed, or shapes do not fit.
+        TypeError: types do not fit.
     """
     training = bool(is_training)
     if (mean is None or variance is None) and not (training and exponential_avg_factor == 1.0):
@@ -483,7 +483,8 @@ def local_response_normalization(
         Shape and type as `input`.
 
     Raises:
-        ValueError: not four axes, or an unknown number of channels. TypeError: not of a floating type.
+        ValueError: not four axes, or an unknown number of channels.
+        TypeError: not of a floating type.
 
     >>> norm = dt.nn.lrn(pool, 4, bias=1.0, alpha=0.001 / 9.0, beta=0.75)
     """

@@ -244,8 +244,8 @@ def max_pool(
         input: newer name of `value`.
 
     Raises:
-        ValueError: the window does not fit, or reaches over batches. UnimplementedError: it reaches over channels otherwise than over
-            these alone, in steps of its size, which divides them.
+        ValueError: the window does not fit, or reaches over batches.
+        UnimplementedError: it reaches over channels otherwise than over these alone, in steps of its size, which divides them.
     """
     return _pool("MaxPool", value, ksize, strides, padding, data_format, name, input)
 

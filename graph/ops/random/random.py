@@ -143,7 +143,8 @@ def random_uniform(
         name: name of the result's node.
 
     Raises:
-        ValueError: integers without maxval, or a bad shape. TypeError: no such element type.
+        ValueError: integers without maxval, or a bad shape.
+        TypeError: no such element type.
 
     >>> random_uniform([2, 3], minval=-1, seed=7)
     """

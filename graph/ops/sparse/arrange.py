@@ -145,7 +145,8 @@ def sparse_merge(
         already_sorted: the result is in order without sorting.
 
     Raises:
-        TypeError: a list, and no list. ValueError: lists of different lengths.
+        TypeError: a list, and no list.
+        ValueError: lists of different lengths.
     """
     several = isinstance(sp_ids, (list, tuple)) and not hasattr(sp_ids, "dense_shape")
     if several != isinstance(vocab_size, (list, tuple)):
@@ -491,7 +492,8 @@ def sparse_to_dense(
 
     Args:
         sparse_indices: coordinates: `[n, rank]`; `[n]` for a vector; a scalar for one element of one.
-        output_shape: shape of the result. sparse_values: the elements, `[n]`, or one for all.
+        output_shape: shape of the result.
+        sparse_values: the elements, `[n]`, or one for all.
         default_value: what the others are; text needs one.
         validate_indices: refuse coordinates out of order or given twice, in each step.
 

@@ -380,7 +380,8 @@ def embedding_lookup_sparse(
         `[examples, ...]`, where `params` is `[rows, ...]`.
 
     Raises:
-        TypeError: no sparse tensors. ValueError: an unknown combiner.
+        TypeError: no sparse tensors.
+        ValueError: an unknown combiner.
     """
     combiner = combiner or "mean"
     if combiner not in COMBINERS:

@@ -178,7 +178,9 @@ class ConditionalAccumulatorBase:
     """What both kinds share.
 
     Attributes:
-        dtype: element type. name: of the node that makes it. accumulator_ref: its handle.
+        dtype: element type.
+        name: of the node that makes it.
+        accumulator_ref: its handle.
     """
 
     _op = ""

@@ -208,9 +208,10 @@ def all_reduce(
         A tensor, or a list of tensors, like `value`.
 
     Raises (when it runs):
-        InvalidArgumentError: members bring different shapes or types, or the node runs elsewhere. UnavailableError: a member is
-            dead. AbortedError: a member's step ended early, or the member restarted. FailedPreconditionError: NCCL was requested,
-            and a member does not have it. All members get the error.
+        InvalidArgumentError: members bring different shapes or types, or the node runs elsewhere.
+        UnavailableError: a member is dead.
+        AbortedError: a member's step ended early, or the member restarted.
+        FailedPreconditionError: NCCL was requested, and a member does not have it. All members get the error.
 
     >>> total = all_reduce(gradient, ["/job:worker/task:0/cpu:0", "/job:worker/task:1/cpu:0"], rank=0, instance="g")
     """
@@ -324,7 +325,8 @@ def check_same(sums: TensorLike, variables: Sequence[str], replicas: Sequence[st
     """A node that fails its step with InternalError unless all rows of `sums` are the same, or one is zeros.
 
     Args:
-        sums: int64, a row for each replica, with a column for each variable. variables, replicas: their names, for the error.
+        sums: int64, a row for each replica, with a column for each variable.
+        variables, replicas: their names, for the error.
     """
     attrs = {"variables": tuple(variables), "replicas": tuple(replicas)}
     return make("SameChecksums", [convert(sums, name="sums")], attrs, name)

@@ -51,7 +51,8 @@ class QueueBase:
         """The queue that `index` chooses when the graph runs. All must be on one device.
 
         Raises:
-            TypeError: they differ in types or names of components, or are no queues. ValueError: there are none.
+            TypeError: they differ in types or names of components, or are no queues.
+            ValueError: there are none.
         """
         if not queues or not all(isinstance(q, QueueBase) for q in queues):
             raise TypeError("A list of queues expected")
@@ -147,7 +148,8 @@ class QueueBase:
         """The next element: a tensor, a list of tensors, or a dictionary. It waits while there is none.
 
         Raises (when it runs):
-            OutOfRangeError: the queue is closed and empty. CancelledError: the session was closed.
+            OutOfRangeError: the queue is closed and empty.
+            CancelledError: the session was closed.
         """
         return self._taken("QueueDequeueV2", (), name or f"{self._name}_Dequeue")
 

@@ -42,7 +42,8 @@ class Table:
         """Fill it. Filling it again with the same content has no effect.
 
         Raises:
-            InvalidArgumentError: a key comes with two values. FailedPreconditionError: it is filled with something else.
+            InvalidArgumentError: a key comes with two values.
+            FailedPreconditionError: it is filled with something else.
         """
         made: dict[Any, Any] = {}
         for key, value in zip(_plain(keys), _plain(values), strict=True):

@@ -343,7 +343,8 @@ def decode_csv(
         select_cols: the columns to return, in rising order; None: all.
 
     Raises:
-        ValueError, TypeError: defaults of other types or shapes. InvalidArgumentError, in a step: a line with other fields.
+        ValueError, TypeError: defaults of other types or shapes.
+        InvalidArgumentError, in a step: a line with other fields.
 
     >>> x, label = decode_csv(line, [[0.0], [""]])
     """

@@ -123,7 +123,7 @@ WRONG = {
     "index step": (lambda: t(3)[::0], ValueError, ["strides[0]", "zero"]),
     "index float": (lambda: t(3)[1.0], TypeError, ["1.0", "dt.gather"]),
     "index list": (lambda: t(3)[[0, 1]], TypeError, ["[0, 1]", "dt.gather"]),
-    "index bool": (lambda: t(3)[True], TypeError, ["bool is no index"]),
+    "index bool": (lambda: t(3)[True], TypeError, ["bool is not an index"]),
     "index tensor": (lambda: t(3)[i32(2)], TypeError, ["integer scalar tensors"]),
     "iterate": (lambda: list(t(None)), TypeError, ["not known before the graph runs"]),
     "gather types": (lambda: a.gather(t(3), t(2)), TypeError, ["indices must be int32 or int64"]),

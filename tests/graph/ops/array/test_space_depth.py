@@ -91,14 +91,14 @@ def test_images_in_the_batch_and_their_gradient():
 @pytest.mark.parametrize(
     ("make", "error"),
     [
-        (lambda x: tf.space_to_depth(x, 4), "multiple of 4, and 6 is not"),
+        (lambda x: tf.space_to_depth(x, 4), "multiple of 4, not 6"),
         (lambda x: tf.space_to_depth(x, 1), "at least 2"),
         (lambda x: tf.space_to_depth(x[0], 2), "rank 4 is needed"),
         (lambda x: tf.depth_to_space(x, 2), "channels must be a multiple of 4"),
         (lambda x: tf.depth_to_space(x, 2, data_format="NWHC"), "data_format"),
         (lambda x: tf.space_to_batch_nd(x, [5], [[0, 0]]), "multiple of 5"),
         (lambda x: tf.space_to_batch_nd(x, [2, 2], [[0, 0]]), "must have shape"),
-        (lambda x: tf.space_to_batch_nd(x, [0], [[0, 0]]), "from 1 on"),
+        (lambda x: tf.space_to_batch_nd(x, [0], [[0, 0]]), "of 1 or more"),
         (lambda x: tf.space_to_batch_nd(x, tf.placeholder(tf.int32, [None]), [[0, 0]]), "known length"),
         (lambda x: tf.batch_to_space_nd(x, [3], [[0, 0]]), "multiple of 3"),
         (lambda x: tf.batch_to_space_nd(x, [2], [[9, 0]]), "more than there is"),
