@@ -382,6 +382,7 @@ PARTS: dict[str, tuple[Switch, Mapping[str, Callable[[], Call]]]] = {
         name: (partial(disabled, name), workloads)
         for name, workloads in {
             "rewriting": SMALL | UNKNOWN | MOVED,
+            "sums of products": {"unrolled": partial(model, "unrolled")},
             "mixed precision": NARROW,
             "counter-based random numbers": RANDOM,
             "fusion": SMALL | LOOPS,

@@ -100,6 +100,7 @@ def cpu_passes(backend: NumbaBackend) -> tuple[Pass, ...]:
     from .cpu.schedule import scheduled
     from .fusion.fuse import fuse
     from .passes.decompose import functionalize_random, widen_products
+    from .passes.sums_of_products import merge_summed_products
     from .target import OPERATIONS_PER_BYTE
 
     def fusion(c: Compilation) -> None:
@@ -115,6 +116,7 @@ def cpu_passes(backend: NumbaBackend) -> tuple[Pass, ...]:
 
     return (
         Pass("rewriting", _rewriting(lambda graph: rewrite(graph, backend.options))),
+        Pass("sums of products", _on_graph(merge_summed_products if backend.options.rewrite else lambda graph: graph)),
         Pass("mixed precision", _on_graph(widen_products)),
         Pass("counter-based random numbers", _on_graph(functionalize_random)),
         Pass("fusion", fusion),
