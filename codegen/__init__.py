@@ -1,6 +1,7 @@
 """The compiler: one device's partition of a step becomes a program of kernel calls. At run time no graph is walked.
 
-    pipeline.py        the list of compiler passes for NumPy, CPUs and GPUs; `compile_partition` runs it
+    pipeline.py        the lists of compiler passes for NumPy, CPUs and GPUs; `compile_partition` runs it
+    compilation.py     the state of a compilation, which passes change; what a pass is
     explain.py         `DeviceKernels`: explains a compiled partition (`plan.kernels`)
     cpu/               kernels by Numba and LLVM, native regions
     gpu/               kernels by Triton, templates, the CUDA driver, CUDA graphs

@@ -10,13 +10,14 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeAlias
 
-from ..graph.core.graph import Node
+from ..graph.core.graph import Node, Tensor
 from ..graph.resources.resource_manager import Context
 from .ir.fused_kernel import FusedKernel
 from .ir.program import BoundWork, Builtin, Call, CapturedRegion, Kernel, Program, Region, Work, calls_of
 from .options import KernelOptions
 
 ContextOf: TypeAlias = Callable[[Node], Context]
+DimsOf: TypeAlias = Callable[[Tensor], Sequence[int | None] | None]
 
 
 class Backend(Protocol):
@@ -47,6 +48,10 @@ class Backend(Protocol):
         Raises:
             UnimplementedError: a node has no kernel on this backend.
         """
+        ...
+
+    def schedules(self, work: Work, dims_of: DimsOf) -> Sequence[object]:
+        """The schedules by which a work runs for tensors of these sizes, for printing; none where not all sizes are known."""
         ...
 
 

@@ -41,12 +41,14 @@ class KernelInfo:
         step: the fused kernel, or the node.
         number: its index among the fused kernels of its device; -1: it is hand-written.
         written: the source text of a hand-written kernel.
+        schedules: of a hand-written kernel, one for each product or convolution that it makes; none if sizes are not known.
     """
 
     part: DeviceKernels = field(compare=False, repr=False)
     step: FusedKernel | Node
     number: int = -1
     written: str = ""
+    schedules: Sequence[object] = ()
 
     @property
     def sizes(self) -> TensorSizes:
@@ -122,9 +124,9 @@ class KernelInfo:
 
     @property
     def schedule(self) -> str:
-        """How its loops run, as text. A GPU kernel's schedule depends on sizes; unknown sizes count as 1024."""
+        """How it runs, as text. A GPU kernel's schedule depends on sizes; unknown sizes count as 1024."""
         chosen = self.step.schedule if isinstance(self.step, FusedKernel) else None
-        return str(chosen or self.part.likely.get(self.nodes[-1]) or "")
+        return str(chosen or self.part.likely.get(self.nodes[-1]) or "; then ".join(map(str, self.schedules)))
 
     @property
     def seconds(self) -> float | None:
@@ -184,6 +186,7 @@ class DeviceKernels:
         fusion: kernels, and why other nodes are not fused.
         passes: names of the compiler's passes, in order.
         lower: makes the program of the remaining steps.
+        backend: made the kernels.
         gpu: the GPU that kernels, Triton's, are for; None: a CPU.
         sizes: of the values; an unknown one counts as 1.
         tf32: whether GPUs may make float32 products in TF32.
@@ -196,6 +199,7 @@ class DeviceKernels:
     fusion: Fusion
     passes: tuple[str, ...]
     lower: Callable[[], Program]
+    backend: Backend
     gpu: GpuModel | None
     sizes: TensorSizes
     tf32: bool
@@ -261,7 +265,15 @@ class DeviceKernels:
         calls = calls_of(one_by_one(self.program.instructions))
         found: list[tuple[Work, Any]] = [(c.work, c.kernel) for c in calls if isinstance(c.work, Work)]
         own = [(w, kernel) for w, kernel in found if w.family in FAMILIES and hasattr(kernel, "sources")]
-        return tuple(KernelInfo(self, w.step, written="\n\n".join(kernel.sources)) for w, kernel in own)
+        return tuple(
+            KernelInfo(
+                self,
+                w.step,
+                written="\n\n".join(kernel.sources),
+                schedules=self.backend.schedules(w, lambda tensor: self.sizes.of(tensor).dims),
+            )
+            for w, kernel in own
+        )
 
     @cached_property
     def compiled(self) -> tuple[CompiledCall, ...]:
@@ -483,5 +495,5 @@ def explain(
 
     sizes, fusion = sizes_of(_nodes(made.graph.steps)), made.fusion or Fusion(made.graph.steps, {})
     return DeviceKernels(
-        graph.device, graph, made.graph, tuple(made.fired), fusion, names, lower, gpu, sizes, options.tf32
+        graph.device, graph, made.graph, tuple(made.fired), fusion, names, lower, backend, gpu, sizes, options.tf32
     )

@@ -14,170 +14,118 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from ..graph.core.dtypes import FLOAT8
 from ..graph.core.errors import InternalError
 from ..graph.core.settings import setting
 from .backend import Backend, ContextOf, bind
-from .ir.fused_kernel import FusedKernel
-from .ir.partition import PartitionGraph, PartitionStep
+from .compilation import Compilation, Pass, on_graph, on_program
+from .ir.partition import PartitionGraph
 from .ir.program import Program
 from .ir.verify import BrokenPassError, verify_program, verify_steps
 from .lower.chunked_saves import read_saved_in_chunks
 from .lower.lower import ReaderOf, free_dead_slots, lower
 from .lower.sends import find_last_sends, use_send_buffers
 from .options import KernelOptions, is_enabled
-from .passes.rewrite import Fired, rewrite
+from .passes.decompose import functionalize_random, widen_products
+from .passes.rewrite import rewrite
 from .reference import NumpyBackend
 
 if TYPE_CHECKING:
-    from .cpu.backend import NumbaBackend
-    from .fusion.fuse import Fusion
     from .gpu.backend import CudaBackend
 
 logger = logging.getLogger("dovetail")
 
 
-@dataclass(slots=True)
-class Compilation:
-    """The state of one partition's compilation, which the passes change.
-
-    Attributes:
-        graph: the partition after the graph passes so far.
-        context_of: the `Context` of a stateful node.
-        reader_of: makes readers of published variables of other tasks; None: there are none.
-        fired: the rewrites so far, in order.
-        fusion: the steps with fused kernels, and why other nodes are not fused; None before fusion.
-        program: the program; None before lowering.
-    """
-
-    graph: PartitionGraph
-    context_of: ContextOf
-    reader_of: ReaderOf | None = None
-    fired: list[Fired] = field(default_factory=list)
-    fusion: Fusion | None = None
-    program: Program | None = None
-
-    @property
-    def steps(self) -> Sequence[PartitionStep | FusedKernel]:
-        """The steps, with fused kernels among them after fusion."""
-        return self.graph.steps if self.fusion is None else self.fusion.steps
-
-    def __str__(self) -> str:
-        return str(self.program or self.fusion or self.graph)
+# --- passes that all lists share ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """A pass.
-
-    Attributes:
-        name: the name in logs.
-        run: reads and changes a compilation.
-        needs_device: whether it queries the device. `explain.py` skips such a pass.
-    """
-
-    name: str
-    run: Callable[[Compilation], None]
-    needs_device: bool = False
+def rewrite_nodes(c: Compilation) -> None:
+    """Folds constants, merges equal nodes and applies the rules of `passes/rules`, as the options say. Leaves nodes, and `fired`."""
+    c.graph, fired = rewrite(c.graph, c.backend.options)
+    c.fired += fired
 
 
-def reference_passes(backend: NumpyBackend) -> tuple[Pass, ...]:
+def lower_steps(c: Compilation) -> None:
+    """Makes the program: a call for each node and fused kernel, with the family that computes it. No slot is freed yet."""
+    c.program = lower(c.graph, c.steps, c.backend, c.reader_of)
+
+
+def bind_kernels(c: Compilation) -> None:
+    """Makes the kernels of all calls. The program keeps no nodes, so no other pass can follow."""
+    assert c.program is not None
+    c.program = bind(c.program, c.backend, c.context_of)
+
+
+_REWRITING = Pass("rewriting", rewrite_nodes)
+_RANDOM_NUMBERS = Pass("counter-based random numbers", on_graph(functionalize_random))
+_LOWERING = (Pass("lowering", lower_steps), Pass("saves in chunks", on_program(read_saved_in_chunks)))
+_LIVENESS = Pass("liveness", on_program(free_dead_slots))
+_ENDING = (
+    Pass("send buffers", on_program(use_send_buffers)),
+    Pass("last sends", on_program(find_last_sends)),
+    Pass("binding", bind_kernels),
+)
+
+# --- the lists ---------------------------------------------------------------------------------------------------------
+
+
+def reference_passes() -> tuple[Pass, ...]:
     """For CPUs and emulated GPUs, where each node is a NumPy call."""
-    return (
-        Pass("rewriting", _rewriting(lambda graph: rewrite(graph, backend.options))),
-        *_lowering(backend),
-        *_ending(backend),
-    )
+    return (_REWRITING, *_LOWERING, _LIVENESS, *_ENDING)
 
 
-def cpu_passes(backend: NumbaBackend) -> tuple[Pass, ...]:
+def cpu_passes() -> tuple[Pass, ...]:
     """For CPUs with compiled kernels."""
-    from .cpu.regions.formation import form_native_regions  # the CPU code generator, some 40 modules
-    from .cpu.schedule import scheduled
-    from .fusion.fuse import fuse
-    from .passes.decompose import functionalize_random, widen_products
-    from .passes.sums_of_products import merge_summed_products
-    from .target import OPERATIONS_PER_BYTE
-
-    def fusion(c: Compilation) -> None:
-        c.fusion = fuse(c.graph, small=backend.fuses_small(c.graph), again=OPERATIONS_PER_BYTE, numbers=True)
-
-    def schedules(c: Compilation) -> None:
-        if c.fusion is not None:
-            steps = tuple(scheduled(s) if isinstance(s, FusedKernel) else s for s in c.fusion.steps)
-            c.fusion = c.fusion.with_steps(steps)
-
-    def regions(program: Program, c: Compilation) -> Program:
-        return form_native_regions(program, backend.fuses_small(c.graph)) if backend.has_regions else program
+    from .cpu import backend as cpu  # the CPU code generator, some 40 modules
 
     return (
-        Pass("rewriting", _rewriting(lambda graph: rewrite(graph, backend.options))),
-        Pass("sums of products", _on_graph(merge_summed_products if backend.options.rewrite else lambda graph: graph)),
-        Pass("mixed precision", _on_graph(widen_products)),
-        Pass("counter-based random numbers", _on_graph(functionalize_random)),
-        Pass("fusion", fusion),
-        Pass("schedules", schedules),
-        *_lowering(backend),
-        Pass("native regions", _on_program(regions)),
-        *_ending(backend),
+        _REWRITING,
+        Pass("sums of products", cpu.join_products),
+        Pass("mixed precision", on_graph(widen_products)),
+        _RANDOM_NUMBERS,
+        Pass("fusion", cpu.fuse_nodes),
+        Pass("schedules", cpu.schedule_loops),
+        *_LOWERING,
+        _LIVENESS,
+        Pass("native regions", cpu.form_regions),
+        *_ENDING,
     )
 
 
-def gpu_passes(backend: CudaBackend) -> tuple[Pass, ...]:
+def gpu_passes() -> tuple[Pass, ...]:
     """For GPUs."""
-    from .fusion.epilogue import fuse_epilogues  # loads the compiler
-    from .fusion.fuse import fuse
-    from .gpu.graph_regions import with_graph_regions  # the GPU code generator, some 60 modules
-    from .gpu.horizontal_fusion import fuse_updates
-    from .gpu.transfers import insert_transfers
-    from .ir.loop_nest import SUPPORTED
-    from .passes.attention_fusion import fuse_attention
-    from .passes.decompose import functionalize_random
-    from .target import GPU_LONGEST_ROW, GPU_OPERATIONS_PER_BYTE
-
-    gpu = backend.gpu
-    types = SUPPORTED + FLOAT8 * gpu.device.target.has_float8
-
-    def fusion(c: Compilation) -> None:
-        # No `numbers`: arithmetic on scalars stays in kernels, since the host would have to wait for the GPU.
-        c.fusion = fuse(
-            c.graph, small=True, lone=True, types=types, again=GPU_OPERATIONS_PER_BYTE, longest=GPU_LONGEST_ROW
-        )
-
-    def epilogues(c: Compilation) -> None:
-        assert c.fusion is not None
-        c.fusion = c.fusion.with_steps(fuse_epilogues(c.graph, c.fusion.steps))
-
-    def transfers(program: Program, c: Compilation) -> Program:
-        return insert_transfers(program, gpu.device, backend.peers, backend.lends)
-
-    def horizontal(program: Program, c: Compilation) -> Program:
-        return program if gpu.check else fuse_updates(program, c.context_of)
-
-    def graphs(program: Program, c: Compilation) -> Program:
-        return with_graph_regions(program) if setting("DOVETAIL_CUDA_GRAPHS") and not gpu.check else program
+    from .gpu import backend as gpu  # the GPU code generator, some 60 modules
 
     return (
-        Pass("rewriting", _rewriting(lambda graph: rewrite(graph, backend.options))),
-        Pass("attention fusion", _rewriting(fuse_attention if backend.options.rewrite else lambda graph: (graph, ()))),
-        Pass("counter-based random numbers", _on_graph(functionalize_random)),
-        Pass("fusion", fusion),
-        Pass("epilogue fusion", epilogues),
-        *_lowering(
-            backend, Pass("transfers", _on_program(transfers), True), Pass("horizontal fusion", _on_program(horizontal))
-        ),
-        Pass("CUDA graphs", _on_program(graphs), True),
-        *_ending(backend),
+        _REWRITING,
+        Pass("attention fusion", gpu.fuse_attention),
+        _RANDOM_NUMBERS,
+        Pass("fusion", gpu.fuse_nodes),
+        Pass("epilogue fusion", gpu.fuse_epilogues),
+        *_LOWERING,
+        Pass("transfers", gpu.add_transfers, needs_device=True),
+        Pass("horizontal fusion", gpu.join_updates),
+        _LIVENESS,
+        Pass("CUDA graphs", gpu.form_regions, needs_device=True),
+        *_ENDING,
     )
+
+
+_LISTS: dict[str, Callable[[], tuple[Pass, ...]]] = {
+    "numpy": reference_passes,
+    "numba": cpu_passes,
+    "cuda": gpu_passes,
+}
+
+
+# --- running them ------------------------------------------------------------------------------------------------------
 
 
 def passes_of(backend: Backend) -> tuple[Pass, ...]:
     """The list for a backend."""
-    return _LISTS[backend.name](backend)
+    return _LISTS[backend.name]()
 
 
 def compile_partition(
@@ -198,7 +146,7 @@ def compile_partition(
         InvalidArgumentError: a placeholder is needed and not fed.
         UnimplementedError: a node has no kernel on this backend.
     """
-    compilation = Compilation(graph, context_of, reader_of)
+    compilation = Compilation(graph, backend, context_of, reader_of)
     run_passes(compilation, passes_of(backend))
     assert compilation.program is not None
     return compilation.program
@@ -206,7 +154,7 @@ def compile_partition(
 
 def run_graph_passes(graph: PartitionGraph, backend: Backend, context_of: ContextOf) -> Compilation:
     """Run the passes before lowering: rewriting and fusion."""
-    compilation = Compilation(graph, context_of)
+    compilation = Compilation(graph, backend, context_of)
     run_passes(compilation, itertools.takewhile(lambda p: p.name != "lowering", passes_of(backend)))
     return compilation
 
@@ -233,61 +181,6 @@ def _verify(c: Compilation, name: str) -> None:
             verify_steps(c.graph, c.steps)
     except BrokenPassError as e:
         raise InternalError.of(f"the pass '{name}' is broken, on {c.graph.device}: {e}\n{c}") from None
-
-
-# --- passes that all lists share ---------------------------------------------------------------------------------------
-
-
-def _rewriting(
-    change: Callable[[PartitionGraph], tuple[PartitionGraph, Iterable[Fired]]],
-) -> Callable[[Compilation], None]:
-    def run(c: Compilation) -> None:
-        c.graph, fired = change(c.graph)
-        c.fired += fired
-
-    return run
-
-
-def _on_graph(change: Callable[[PartitionGraph], PartitionGraph]) -> Callable[[Compilation], None]:
-    return _rewriting(lambda graph: (change(graph), ()))
-
-
-def _on_program(change: Callable[[Program, Compilation], Program]) -> Callable[[Compilation], None]:
-    def run(c: Compilation) -> None:
-        assert c.program is not None
-        c.program = change(c.program, c)
-
-    return run
-
-
-def _lowering(backend: Backend, *before: Pass) -> tuple[Pass, ...]:
-    """Lower nodes to instructions, and say where slots are free, after the passes `before`, which add and move instructions."""
-
-    def lowering(c: Compilation) -> None:
-        c.program = lower(c.graph, c.steps, backend, c.reader_of)
-
-    return (
-        Pass("lowering", lowering),
-        Pass("saves in chunks", _on_program(lambda program, c: read_saved_in_chunks(program))),
-        *before,
-        Pass("liveness", _on_program(lambda program, c: free_dead_slots(program))),
-    )
-
-
-def _ending(backend: Backend) -> tuple[Pass, ...]:
-    """What is sent, and the kernels."""
-    return (
-        Pass("send buffers", _on_program(lambda program, c: use_send_buffers(program))),
-        Pass("last sends", _on_program(lambda program, c: find_last_sends(program))),
-        Pass("binding", _on_program(lambda program, c: bind(program, backend, c.context_of))),
-    )
-
-
-_LISTS: dict[str, Callable[..., tuple[Pass, ...]]] = {
-    "numpy": reference_passes,
-    "numba": cpu_passes,
-    "cuda": gpu_passes,
-}
 
 
 # --- backends ----------------------------------------------------------------------------------------------------------

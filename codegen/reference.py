@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..graph.core.errors import UnimplementedError
 from ..graph.core.graph import Node
-from .backend import ContextOf
+from .backend import ContextOf, DimsOf
 from .ir.fused_kernel import FusedKernel
 from .ir.program import REFERENCE, BoundWork, Kernel, Work
 from .lower.region import Steps
@@ -29,6 +29,10 @@ class NumpyBackend:
         assert isinstance(work, Work)
         step = work.step
         return reference_of(step, context_of) if isinstance(step, Node) else references_of(step, context_of)
+
+    def schedules(self, work: Work, dims_of: DimsOf) -> Sequence[object]:
+        """As `Backend.schedules`: there are none."""
+        return ()
 
 
 def reference_of(node: Node, context_of: ContextOf) -> Kernel:

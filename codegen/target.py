@@ -16,6 +16,15 @@ from ..graph.core.interpreter_state import own_cores
 L2_BYTES = 1 << 21
 """The second cache of one core. The working set of one unit of work is a half or a quarter of it."""
 
+PANEL_STEPS = 256
+"""Steps of a sum whose second factor is packed at a time: a panel of 256 x 32 float32 is 32 KiB, as large as the L1 cache."""
+
+INTERLEAVED_GROUPS = 4
+"""Groups of rows that are interleaved at a time: more would conflict in the same sets of the L1 cache."""
+
+FINISH_CHECKS = 20_000
+"""How often a thread checks whether other threads have finished, before it sleeps: for some 50 µs, about as long as a unit of work."""
+
 # Rough cost of one element on one core, float32, measured on a 2.6 GHz Zen 4.
 NS_PER_BYTE, NS_PER_OPERATION, NS_PER_COSTLY = 0.05, 0.03, 0.25
 NS_PER_RANDOM = {"uniform": 0.8, "normal": 5.0}
@@ -49,6 +58,19 @@ OPERATIONS_PER_BYTE = NS_PER_BYTE / NS_PER_OPERATION
 def cores() -> int:
     """How many cores this process may use."""
     return own_cores()
+
+
+@cache
+def vector_bytes() -> int:
+    """Bytes of a vector register: 64 with AVX-512, else 32."""
+    from llvmlite.binding import get_host_cpu_features  # loads LLVM
+
+    return 64 if get_host_cpu_features().get("avx512f", False) else 32
+
+
+def register_tile(itemsize: int) -> tuple[int, int]:
+    """Rows and columns of the sums that stay in registers: two vectors wide, sixteen of 32 registers with AVX-512, else twelve of 16."""
+    return 8 if vector_bytes() == 64 else 6, 2 * vector_bytes() // itemsize
 
 
 # --- GPUs ------------------------------------------------------------------------------------------------------------

@@ -10,17 +10,23 @@ from typing import Any
 
 from ...graph.core.graph import Node
 from ...graph.core.settings import setting
-from ..backend import ContextOf
+from ..backend import ContextOf, DimsOf
+from ..compilation import Compilation
+from ..fusion.fuse import fuse
 from ..ir.fused_kernel import FusedKernel
 from ..ir.partition import PartitionGraph
 from ..ir.program import REFERENCE, BoundWork, Kernel, Region, Work
+from ..passes.sums_of_products import merge_summed_products
 from ..reference import NumpyBackend, reference_of
-from ..target import cores
+from ..target import OPERATIONS_PER_BYTE, cores
 from .jit import TieredKernel
 from .kernels.families import FAMILIES, LOOPS, family_of
 from .kernels.fused import CpuFusedKernel
-from .kernels.node import PlannedKernel
+from .kernels.gemm import ProductKernel
+from .kernels.node import NodeKernel, PlannedKernel
+from .regions.formation import form_native_regions
 from .regions.region import NativeRegion
+from .schedule import scheduled
 
 FEW_STEPS = 20_000  # up to this many nodes, small tensors are fused, too: the search takes some 50 µs a node
 
@@ -74,7 +80,57 @@ class NumbaBackend(NumpyBackend):
             made.compile()
         return made
 
+    def schedules(self, work: Work, dims_of: DimsOf) -> Sequence[object]:
+        """As `Backend.schedules`: of fused loops, products and convolutions."""
+        step = work.step
+        if isinstance(step, FusedKernel):
+            return () if step.schedule is None else (step.schedule,)
+        kernel = work.family in FAMILIES and FAMILIES[work.family][2](step, _unused, self.threads, False)
+        if self.has_regions and isinstance(kernel, ProductKernel):
+            kernel.enter_region()
+        return kernel.schedules(dims_of) if isinstance(kernel, NodeKernel) else ()
+
     @property
     def has_regions(self) -> bool:
         """Whether calls become native regions."""
         return not self.check and bool(setting("DOVETAIL_NATIVE_REGIONS"))
+
+
+def _unused(*inputs: Any) -> Any:
+    raise AssertionError("a kernel is run that is only asked for its schedules")
+
+
+# --- passes of `codegen/pipeline.py` that only CPUs have ------------------------------------------------------
+
+
+def join_products(c: Compilation) -> None:
+    """Makes one product of products that are added. Needs and leaves nodes."""
+    if c.backend.options.rewrite:
+        c.graph = merge_summed_products(c.graph)
+
+
+def fuse_nodes(c: Compilation) -> None:
+    """Fusion. Each kernel may have its own copy of arithmetic on scalars.
+
+    Needs the final graph: counter-based random numbers, and no products of narrow floats. Leaves `fusion`, whose kernels have no schedule.
+    """
+    c.fusion = fuse(c.graph, small=_backend(c).fuses_small(c.graph), again=OPERATIONS_PER_BYTE, numbers=True)
+
+
+def schedule_loops(c: Compilation) -> None:
+    """Chooses the schedules of fused kernels. Needs and leaves `fusion`, unless fusion is turned off; all its kernels have schedules."""
+    if c.fusion is not None:
+        c.fusion = c.fusion.with_steps(tuple(scheduled(s) if isinstance(s, FusedKernel) else s for s in c.fusion.steps))
+
+
+def form_regions(c: Compilation) -> None:
+    """Joins runs of calls to native regions. Needs and leaves a program whose dead slots are freed."""
+    backend = _backend(c)
+    assert c.program is not None
+    if backend.has_regions:
+        c.program = form_native_regions(c.program, backend.fuses_small(c.graph))
+
+
+def _backend(c: Compilation) -> NumbaBackend:
+    assert isinstance(c.backend, NumbaBackend)
+    return c.backend

@@ -1,4 +1,4 @@
-"""Chooses the schedules of loop nests on CPUs: the form of the loops, from the nest, static sizes, and `target`.
+"""Chooses the schedules of CPUs, from sizes and `target`: the form of the loops of a nest, and how products and convolutions are cut.
 
 Rows whose last axis is reduced are processed one by one, in passes. Costly values that a later pass needs are saved, the rest is
 computed again. If the last axis is kept, reductions are vectors along it, and the loops go as memory lies.
@@ -9,6 +9,10 @@ known, is unrolled. Rows of 16 to 32 elements with a costly number of their own,
 rows at a time.
 
 If everything is reduced, threads share pieces of it, whose length is fixed, so that a result does not depend on the number of threads.
+
+A product or a convolution is cut into boxes of its result (`contraction_source` has their loops): what the windows of a box see stays
+in the second cache, and the packed taps in the first. There are several times as many boxes as threads, but not so many that
+packing the taps for each takes long.
 """
 
 from __future__ import annotations
@@ -16,12 +20,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from ...graph.core.dtypes import bfloat16, float16
 from .. import target
 from ..ir.fused_kernel import FusedKernel
 from ..ir.loop_nest import ADD, COSTLY, LoopNest, Value
-from ..ir.schedule import CpuLoops, CpuSchedule
+from ..ir.schedule import CpuLoops, CpuProductSchedule, CpuSchedule
 
 
 def scheduled(kernel: FusedKernel) -> FusedKernel:
@@ -120,3 +125,129 @@ def _saved(loops: LoopNest) -> tuple[int, ...]:
         later = [root for after in passes[i:] for root in after.roots]
         found |= computed.intersection(loops.behind(later, lambda i: i in computed or is_reduced(i)))
     return tuple(sorted(found))
+
+
+# --- products and convolutions -----------------------------------------------------------------------------------------
+
+_SEEN_BYTES = target.L2_BYTES // 2  # of the image that a box should read
+_HELD_BYTES = target.L2_BYTES // 4  # the same of a gradient by the filter, at a time
+_MOST_PIXELS = 2048  # of a box
+
+
+@lru_cache(maxsize=1024)
+def product_schedule(
+    image: tuple[int, int, int],
+    result: tuple[int, int, int, int],
+    sums: tuple[int, int, int],
+    window: tuple[int, ...],
+    itemsize: int,
+    threads: int,
+    matrices: int = 1,
+    *,
+    is_packed: bool = False,
+    by_filter: bool = False,
+) -> CpuProductSchedule:
+    """The schedule of a contraction.
+
+    Args:
+        image, result, sums, window: as in `contraction_source.contract`.
+        itemsize: bytes of an element.
+        threads: how many may share the work.
+        matrices: how many such contractions there are.
+        is_packed: the first factor is not contiguous along the sum.
+        by_filter: it is a gradient by the filter.
+    """
+    down, along, apart, beside, top, left = window
+    images, rows, columns, channels = result
+    high, wide = sums[1:] if by_filter else sums[:2]
+    spans = (high - 1) * apart + 1, (wide - 1) * beside + 1
+    work = matrices * math.prod(result) * math.prod(sums) * itemsize
+    is_vector = 1 in (images * rows * columns, channels)
+    ns = work * (target.NS_PER_STREAMED_BYTE if is_vector else target.NS_PER_FLOP / 2)
+    threads = threads if ns >= target.PARALLEL_NS else 1
+    box, units = boxes_of(result, image[2], (down, along), spans, itemsize, threads, matrices, by_filter)
+    lasts = ((rows - 1) * down - top + spans[0], (columns - 1) * along - left + spans[1])
+    is_inside = max(top, left) <= 0 and all(last <= size for last, size in zip(lasts, image[:2], strict=True))
+    tall, lanes = target.register_tile(itemsize)
+    copied, held = 0, (0, 0)
+    if by_filter:
+        copied, held = held_by(box, sums, window, itemsize)
+    elif is_packed:
+        copied = _up(math.prod(box[:3]), tall) * min(image[2], target.PANEL_STEPS)
+    elif not is_inside:
+        copied = box[0] * ((box[1] - 1) * down + spans[0]) * ((box[2] - 1) * along + spans[1]) * image[2]
+    return CpuProductSchedule(
+        tile=(tall, lanes, target.PANEL_STEPS),
+        box=box,
+        units=units,
+        threads=min(threads, units),
+        scratch=_up(box[3] * lanes * target.PANEL_STEPS + copied, 16),  # whole cache lines
+        held=held,
+        is_packed=is_packed,
+        copies_windows=not (by_filter or is_packed or is_inside),
+    )
+
+
+def boxes_of(
+    result: tuple[int, int, int, int],
+    inner: int,
+    strides: tuple[int, int],
+    spans: tuple[int, int],
+    itemsize: int,
+    threads: int,
+    matrices: int = 1,
+    by_filter: bool = False,
+) -> tuple[tuple[int, int, int, int], int]:
+    """The box of a `CpuProductSchedule`, and how many units of work there are.
+
+    Args:
+        result: (images, rows, columns, channels) of what is computed.
+        inner: channels of the image.
+        strides, spans: of the windows, for rows and then for columns; a span is from the first tap to the last, both included.
+        itemsize, threads, matrices, by_filter: as for `product_schedule`, whose images and channels have changed places if `by_filter`.
+    """
+    images, rows, columns, channels = result
+    tall, lanes = target.register_tile(itemsize)
+    # Units per thread, of which one that is done early takes another; pixels that are worth packing the taps for; most panels of a unit;
+    # images that are a group.
+    per_thread, enough, widest, group = (2, 1024, 8, tall) if by_filter else (8, 512, 4, 1)
+    panels, pixels = -(-channels // lanes), images * rows * columns
+    wanted = -(-(per_thread if pixels > 1 else 1) * threads // matrices) if threads > 1 else 1
+    # Bytes that a pixel more of the result sees.
+    each = inner * itemsize * min(strides[0], spans[0]) * min(strides[1], spans[1])
+    most = _MOST_PIXELS if by_filter else max(64, min(_MOST_PIXELS, _SEEN_BYTES // each))
+    most = min(most, max(enough if channels > 1 else 64, -(-pixels // wanted)))
+    if images * rows == 1 and pixels > most * threads:  # as many boxes for each thread
+        most = _up(-(-pixels // (-(-pixels // (most * threads)) * threads)), tall)
+    across = columns if columns <= most else _up(_part(columns, most // tall * tall), tall)  # whole tiles
+    down = _part(rows, most // across) if across == columns else 1
+    deep = _part(images, most // (across * down)) if down == rows else 1
+    deep = min(images, _up(deep, group))
+    blocks = -(-columns // across) * -(-rows // down) * -(-images // deep)
+    beside = -(-panels // min(panels, max(-(-wanted // blocks), 1 if pixels == 1 else -(-panels // widest))))
+    return (deep, down, across, beside), matrices * blocks * -(-panels // beside)
+
+
+def held_by(
+    box: tuple[int, int, int, int], sums: tuple[int, int, int], window: tuple[int, ...], itemsize: int
+) -> tuple[int, tuple[int, int]]:
+    """Of a gradient by the filter, how many numbers a box sees at a time, and of how many images and rows of the result."""
+    images, rows, columns = sums
+    down, along, apart, beside, *_ = window
+    group = min(target.register_tile(itemsize)[0], box[0])
+    line = _up(box[0], group) * ((box[2] - 1) * along + (columns - 1) * beside + 1)
+    lines = _HELD_BYTES // (line * itemsize)
+    held = _part(rows, (lines - (box[1] - 1) * down) // apart)
+    tall = (box[1] - 1) * down + (held - 1) * apart + 1
+    deep = _part(images, lines // tall) if held == rows else 1
+    return deep * tall * line, (deep, held)
+
+
+def _part(length: int, most: int) -> int:
+    """The longest of equal parts of a length, each at most `most`."""
+    return -(-length // -(-length // max(1, most)))
+
+
+def _up(length: int, step: int) -> int:
+    """The next multiple of a step."""
+    return -(-length // step) * step

@@ -1,6 +1,6 @@
 """The GPU back end: partitions as Triton kernels, CUDA graphs and calls of NCCL on one NVIDIA GPU.
 
-    backend.py            `CudaBackend`: makes the kernels of works
+    backend.py            `CudaBackend`: makes the kernels of works; the compiler passes of GPUs
     families.py           which family of kernels computes a node or fused group, and by which template
     transfers.py          pass: inserts copies between host and device
     horizontal_fusion.py  pass: one launch for many small optimizer updates (multi-tensor apply)
@@ -10,7 +10,7 @@
     collectives.py        NCCL all-reduce, all-gather, broadcast
     residency.py          which tensors live in GPU memory and which on the host; kernels that launch nothing
     autotune.py           measures candidates and keeps the fastest on disk
-    roofline.py           what kernels take without a GPU: by their binaries and the maker's figures
+    roofline.py           what a program's calls launch, and what that takes by binaries and the maker's figures; without a GPU
     schedule.py           chooses tiles, warps and blocks of loop nests, products, convolutions, attention and copies
     ir.py                 kernels, launches, routines and targets as plain data
 

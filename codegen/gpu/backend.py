@@ -11,24 +11,32 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from ...graph.core.graph import Node
+from ...graph.core.dtypes import FLOAT8
+from ...graph.core.graph import Node, Tensor
 from ...graph.core.settings import setting
-from ..backend import ContextOf
-from ..fusion.epilogue import EpilogueKernel
+from ..backend import ContextOf, DimsOf
+from ..compilation import Compilation
+from ..fusion.epilogue import EpilogueKernel, fuse_epilogues as with_epilogues
+from ..fusion.fuse import fuse
 from ..ir.fused_kernel import FusedKernel
+from ..ir.loop_nest import SUPPORTED
 from ..ir.program import REFERENCE, BoundWork, CapturedRegion, Kernel, Updates, Work
 from ..lower.region import Steps
 from ..options import KernelOptions
+from ..passes.attention_fusion import fuse_attention as with_attention
 from ..reference import reference_of, references_of
+from ..target import GPU_LONGEST_ROW, GPU_OPERATIONS_PER_BYTE
 from . import families
 from .collectives import CollectiveKernel
 from .driver.device import Device
 from .driver.ipc import Lends
-from .graph_regions import GraphRegion
-from .horizontal_fusion import MultiTensorUpdate
+from .graph_regions import GraphRegion, with_graph_regions
+from .horizontal_fusion import MultiTensorUpdate, fuse_updates
 from .ir import Target
 from .kernels import FusedGpuKernel, GpuContext, GpuKernel
 from .residency import HostKernel, ShapeKernel
+from .roofline import choice_of, constant_of
+from .transfers import insert_transfers
 from .variables import AssignKernel, GatherKernel, OptimizerUpdate, VariableUpdate
 
 
@@ -73,6 +81,19 @@ class CudaBackend:
         return (
             self._of_node(work, step, context_of) if isinstance(step, Node) else self._of_fused(work, step, context_of)
         )
+
+    def schedules(self, work: Work, dims_of: DimsOf) -> Sequence[object]:
+        """As `Backend.schedules`: those of the likely best candidate, which prints them."""
+
+        def dims(tensor: Tensor) -> tuple[int, ...] | None:
+            found = dims_of(tensor)
+            return None if found is None or None in found else tuple(d or 0 for d in found)
+
+        try:
+            choice = choice_of(work, dims, lambda tensor: constant_of(tensor, dims))
+        except (ValueError, IndexError):  # such sizes are the node's own error
+            return ()
+        return () if choice is None else (choice.candidates[0],)
 
     def _of_fused(self, work: Work, group: FusedKernel, context_of: ContextOf) -> Kernel:
         """A kernel made from the group's loops, or a template with prologues and epilogue."""
@@ -120,3 +141,54 @@ def absent_gpu_backend(target: Target, options: KernelOptions) -> CudaBackend:
     """A backend for a GPU that is not present: its kernels can be inspected, but not run."""
     nowhere: Any = SimpleNamespace(target=target)
     return CudaBackend(nowhere, replace(options, check=0))
+
+
+# --- passes of `codegen/pipeline.py` that only GPUs have ------------------------------------------------------
+
+
+def fuse_attention(c: Compilation) -> None:
+    """Joins the products and the softmax of attention to one node. Needs and leaves nodes; they are rewritten, but not fused."""
+    if c.backend.options.rewrite:
+        c.graph, fired = with_attention(c.graph)
+        c.fired += fired
+
+
+def fuse_nodes(c: Compilation) -> None:
+    """Fusion, also of single nodes. Arithmetic on scalars stays in kernels, since the host would have to wait for the GPU.
+
+    Needs the final graph, with counter-based random numbers. Leaves `fusion`.
+    """
+    types = SUPPORTED + FLOAT8 * _backend(c).gpu.device.target.has_float8
+    c.fusion = fuse(c.graph, small=True, lone=True, types=types, again=GPU_OPERATIONS_PER_BYTE, longest=GPU_LONGEST_ROW)
+
+
+def fuse_epilogues(c: Compilation) -> None:
+    """Joins products and convolutions with the kernels before and behind them. Needs and leaves `fusion`."""
+    assert c.fusion is not None
+    c.fusion = c.fusion.with_steps(with_epilogues(c.graph, c.fusion.steps))
+
+
+def add_transfers(c: Compilation) -> None:
+    """Inserts copies between host and device. Needs and leaves a program none of whose slots are freed."""
+    backend = _backend(c)
+    assert c.program is not None
+    c.program = insert_transfers(c.program, backend.gpu.device, backend.peers, backend.lends)
+
+
+def join_updates(c: Compilation) -> None:
+    """Makes one launch of many small updates, unless kernels are compared. Needs and leaves a program none of whose slots are freed."""
+    assert c.program is not None
+    if not _backend(c).gpu.check:
+        c.program = fuse_updates(c.program, c.context_of)
+
+
+def form_regions(c: Compilation) -> None:
+    """Joins runs of launches to CUDA graphs, unless kernels are compared. Needs and leaves a program whose dead slots are freed."""
+    assert c.program is not None
+    if setting("DOVETAIL_CUDA_GRAPHS") and not _backend(c).gpu.check:
+        c.program = with_graph_regions(c.program)
+
+
+def _backend(c: Compilation) -> CudaBackend:
+    assert isinstance(c.backend, CudaBackend)
+    return c.backend

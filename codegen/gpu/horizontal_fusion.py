@@ -15,12 +15,10 @@ their gradients can be freed at once.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...graph.core.graph import Tensor
 from ...graph.core.shape import element_count
 from ...graph.resources.variable import VariableState
 from ..backend import ContextOf
@@ -191,22 +189,12 @@ class MultiTensorUpdate(GpuKernel):
         made = [r for u, r in zip(self.updates, results, strict=True) if u.is_ref]
         return made[0] if len(made) == 1 else tuple(made)
 
-    def _choice(self, lengths: Sequence[int]) -> Choice:
-        """The launch for arrays of these lengths."""
-        routine = multi_tensor_update(self.loops, [n % 16 == 0 for n in lengths], wide=max(lengths) >= 1 << 30)
-        return Choice([routine], sizes_of(lengths), [])
-
-    def planned(self, dims: Callable[[Tensor], tuple[int, ...] | None], value: Any) -> Choice | None:
-        """As `GpuKernel.planned`."""
-        shapes = [dims(u.node.inputs[u.gradient]) for u in self.updates]
-        return None if None in shapes else self._choice([math.prod(s) for s in shapes if s is not None])
-
     def _prepared_for(self, lengths: tuple[int, ...]) -> LoadedRoutine:
         """The same, loaded."""
         sets, places, own = range(len(lengths)), range(self.places), range(self.own)
         names = [f"in{i}_{k}" for k in sets for i in places] + [f"in{i}_{k}" for k in sets for i in own[self.places :]]
         names += [f"out{i}_{k}" for k in sets for i in places]
-        choice = self._choice(lengths)
+        choice = updates_choice(self.loops, lengths)
         return loaded(self.device, choice.candidates[0], names, choice.sizes)
 
 
@@ -248,6 +236,12 @@ def multi_tensor_update(loops: LoopNest, divisible: Sequence[bool], *, wide: boo
     text += f"\n\n@triton.jit\ndef kernel({arguments}):\n" + "".join(f"    {line}\n" for line in lines)
     kernel = TritonKernel("kernel", text, tuple(parameters), (("XB", GPU_BLOCK_ELEMENTS),))
     return Routine((Launch(kernel, Grid((Count(("blocks",)),)), schedule),))
+
+
+def updates_choice(loops: LoopNest, lengths: Sequence[int]) -> Choice:
+    """The one launch of updates of arrays of these lengths."""
+    routine = multi_tensor_update(loops, [n % 16 == 0 for n in lengths], wide=max(lengths) >= 1 << 30)
+    return Choice([routine], sizes_of(lengths), [])
 
 
 def sizes_of(lengths: Sequence[int]) -> dict[str, int]:

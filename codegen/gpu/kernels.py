@@ -82,9 +82,6 @@ class GpuKernel:
         tensors: its inputs. Those that are constants are copied to the device once.
         template: which of them are loaded, and what there is to launch.
         fallback: what runs when there is nothing.
-
-    Attributes:
-        operands: the tensors that `choose` gets the shapes of, and those that it gets the values of, as far as a plan knows them.
     """
 
     def __init__(
@@ -97,23 +94,10 @@ class GpuKernel:
         self.fallback = fallback
         order = template.order or tuple(range(len(tensors)))
         self._loaded, self._looked = order[: template.inputs], order[template.inputs :]
-        self.operands: tuple[Sequence[Tensor], Sequence[Tensor]]
-        self.operands = [tensors[i] for i in self._loaded], [tensors[i] for i in self._looked]
         self._constants: dict[int, tuple[Any, DeviceArray] | None]
         self._constants = {i: None for i, t in enumerate(tensors) if t.op.type == "Const"}
         self._ready: dict[Any, _Ready | None] = {}
         self.checked = gpu.check
-
-    def planned(
-        self,
-        dims: Callable[[Tensor], tuple[int, ...] | None],
-        value: Callable[[Tensor], tuple[int, ...] | None],
-    ) -> Choice | None:
-        """What there is to launch for tensors of these shapes and values; None: that is not known before the step."""
-        shapes, others = [dims(t) for t in self.operands[0]], [value(t) for t in self.operands[1]]
-        if not shapes or None in shapes or None in others:
-            return None
-        return self.choose([s for s in shapes if s is not None], [v for v in others if v is not None])
 
     def __call__(self, *inputs: Any) -> Any:
         device = self.device
@@ -261,8 +245,8 @@ class FusedGpuKernel(GpuKernel):
     """A fused group. Of variables that it looks rows up in, it takes the values of that time."""
 
     def __init__(self, gpu: GpuContext, group: FusedKernel, context_of: ContextOf | None = None) -> None:
-        template = Template(len(group.inputs), self._routines)
-        super().__init__(gpu, group.nodes[-1].name, (*group.inputs, *group.shapes), template, self.on_host)
+        tensors = (*group.inputs, *group.shapes)
+        super().__init__(gpu, group.nodes[-1].name, tensors, loops_template(group), self.on_host)
         self.group = group
         self._reference = references_of(group, context_of)
         self._context_of = context_of
@@ -298,12 +282,17 @@ class FusedGpuKernel(GpuKernel):
         made = list(map(np.asarray, outputs))
         compare_fused("The GPU's fused kernel", self.group, given, made, self.on_host(*inputs), run)
 
-    def _routines(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
-        """Routines for the group's loops; None: the sizes are not as fusion assumed."""
-        group, sized = self.group, self.group.sized(shapes, others)
+
+def loops_template(group: FusedKernel) -> Template:
+    """The template of a fused kernel: routines for its loops. It launches nothing where the sizes are not as fusion assumed."""
+
+    def choose(shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
+        sized = group.sized(shapes, others)
         if sized is None:
             return None
         names = dict(zip(size_names(group.loops), sized.loops, strict=True)) | sized.numbers
         names |= {rows_in(f"out{i}"): count for i, count in sized.rows.items()}
         elements = math.prod(sized.outputs[0][0]) if sized.rows else 0
         return Choice(fused(group.loops, sized.loops, elements), names | {"elements": elements}, sized.outputs)
+
+    return Template(len(group.inputs), choose)

@@ -7,19 +7,26 @@ has at a time, its occupancy: registers, shared memory and the size of a block l
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from ...graph.core.gpu_models import BLOCK_RESERVED, REGISTER_UNIT, REGISTERS, SCHEDULERS, GpuModel
 from ...graph.core.graph import Tensor
-from ..ir.program import Call, Instruction, Program, calls_of
+from ..fusion.optimizer_loops import update_of
+from ..ir.fused_kernel import FusedKernel
+from ..ir.program import Call, CallWork, Instruction, Program, Updates, Work, calls_of
 from ..memory.plan import TensorSizes
 from ..target import WARP
-from .ir import Choice, CompiledLaunch, Routine, Target
-from .kernels import GpuKernel
+from .families import GATHERS, LOOPS, UPDATES
+from .horizontal_fusion import updates_choice
+from .ir import Choice, CompiledLaunch, Routine, Shape, Target, Template
+from .kernels import loops_template
 from .toolchain.compile import compile_kernel, compile_together
+from .variables import gather_template, update_choice
+
+ShapeOf: TypeAlias = Callable[[Tensor], Shape | None]
 
 
 def blocks_at_a_time(model: GpuModel, threads: int, registers: int, shared_bytes: int) -> int:
@@ -88,21 +95,66 @@ def _planned(
         return tuple(1024 if d is None else d for d in found)
 
     def value(tensor: Tensor) -> tuple[int, ...] | None:
-        node = tensor.op
-        if node.type == "Const":
-            return tuple(np.ravel(node.attrs["value"]).tolist())
-        if node.type == "Shape":
-            return dims(node.inputs[0])
+        known = constant_of(tensor, dims)
+        if known is not None:
+            return known
         result = (tensors or {}).get(call.outputs[0])
         return None if result is None else dims(result)
 
     for call in calls_of(instructions):
-        kernel: Any = call.kernel
         try:
-            choice = kernel.planned(dims, value) if isinstance(kernel, GpuKernel) else None
+            choice = choice_of(call.work, dims, value)
         except (ValueError, IndexError):
             if tensors is None:
                 raise
             continue  # sizes that are not known do not fit one another
         if choice is not None:
             yield call, choice
+
+
+def constant_of(tensor: Tensor, dims: ShapeOf) -> Shape | None:
+    """The value of a constant, or of a shape that `dims` gives; None for other tensors."""
+    if tensor.op.type == "Const":
+        return tuple(np.ravel(tensor.op.attrs["value"]).tolist())
+    return dims(tensor.op.inputs[0]) if tensor.op.type == "Shape" else None
+
+
+def choice_of(work: CallWork | None, dims: ShapeOf, value: ShapeOf) -> Choice | None:
+    """What there is to launch for a work; None: nothing, or it depends on the step.
+
+    Args:
+        work: of a call.
+        dims: gives the shape of a tensor, None if it is not known.
+        value: gives the value of an operand that is a shape or an axis, None if it is not known.
+
+    Raises:
+        ValueError, IndexError: the shapes do not fit one another.
+    """
+    if isinstance(work, Updates):
+        updates = [(update_of(node), node) for each in work.works for node in each.nodes]
+        shapes = [dims(node.inputs[update[2]]) for update, node in updates if update is not None]
+        lengths = [math.prod(shape) for shape in shapes if shape is not None]
+        loops = updates[0][0]
+        return updates_choice(loops[0], lengths) if loops is not None and len(lengths) == len(updates) else None
+    if not isinstance(work, Work):
+        return None
+    step, template = work.step, work.template
+    if isinstance(step, FusedKernel):
+        tensors: Sequence[Tensor] = (*step.inputs, *step.shapes)
+        template = loops_template(step) if work.family == LOOPS else template
+    else:
+        tensors = step.inputs
+        template = gather_template(step) if work.family == GATHERS else template
+        update = update_of(step) if work.family == UPDATES else None
+        if update is not None:
+            gradient = tensors[update[2]]
+            shape = dims(gradient)
+            return None if shape is None else update_choice(*update[:2], gradient.dtype.base, [shape], ())
+    if not isinstance(template, Template):
+        return None
+    order = template.order or range(len(tensors))
+    shapes = [dims(tensors[i]) for i in order[: template.inputs]]
+    others = [value(tensors[i]) for i in order[template.inputs :]]
+    if not shapes or None in shapes or None in others:
+        return None
+    return template.choose([s for s in shapes if s is not None], others)

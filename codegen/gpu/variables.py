@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from sys import getrefcount
 from typing import Any
 
@@ -25,7 +26,7 @@ from ...graph.resources.variable import VariableState
 from ..check import compare_update
 from ..fusion.optimizer_loops import SparseUpdate, sparse_update_of, update_of
 from ..fusion.table_loops import kept_in
-from ..ir.loop_nest import SUPPORTED, NotFusibleError
+from ..ir.loop_nest import SUPPORTED, LoopNest, NotFusibleError
 from .bind.rows import fits, gathered, slices_of
 from .driver.allocator import Block
 from .driver.api import CudaError
@@ -167,7 +168,6 @@ class VariableUpdate(GpuKernel):
 
     def __init__(self, gpu: GpuContext, node: Node, change: Change, fallback: HostKernel) -> None:
         super().__init__(gpu, node.name, node.inputs, Template(len(node.inputs), change.choose), fallback)
-        self.operands = (), ()
         self.node, self.places, self.dtype, self.whole = node, change.places, change.dtype, change.whole
         self.is_ref = bool(node.outputs)
 
@@ -213,21 +213,21 @@ class OptimizerUpdate(VariableUpdate):
         found = update_of(node)
         assert found is not None
         self.loops, places, self.gradient = found
-        array = node.inputs[self.gradient]
-        super().__init__(gpu, node, Change(places, array.dtype.base, self._over_all, whole=True), fallback)
-        self.operands = [array], ()
-
-    def _over_all(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice:
-        """Routines over all elements, whatever the shape."""
-        n = math.prod(shapes[0])
-        outputs = [(shapes[0], self.dtype.np)] * self.places
-        names = dict(zip(size_names(self.loops), (n,), strict=True))
-        return Choice(routines(self.loops, specialise(self.loops, (n,))), names, outputs)
+        dtype = node.inputs[self.gradient].dtype.base
+        choose = partial(update_choice, self.loops, places, dtype)
+        super().__init__(gpu, node, Change(places, dtype, choose, whole=True), fallback)
 
     def is_ready(self, states: Sequence[VariableState], given: Sequence[Any]) -> bool:
         """Whether values and shapes are as they must be, that of the gradient, too."""
         gradient = given[self.gradient - self.places]
         return super().is_ready(states, given) and bool(gradient.shape == states[0].read().shape)
+
+
+def update_choice(loops: LoopNest, places: int, dtype: DType, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice:
+    """Routines over all elements of a variable and its slots. The first of the shapes is theirs."""
+    n = math.prod(shapes[0])
+    names = dict(zip(size_names(loops), (n,), strict=True))
+    return Choice(routines(loops, specialise(loops, (n,))), names, [(shapes[0], dtype.np)] * places)
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------
@@ -286,13 +286,18 @@ def gathers(node: Node) -> bool:
     return node.type.removeprefix("Resource") == "Gather" and node.outputs[0].dtype.base.name in TRITON_TYPES
 
 
+def gather_template(node: Node) -> Template:
+    """The template of a gather of a variable's rows."""
+    dtype, index = node.outputs[0].dtype.base, node.inputs[1].dtype.base
+    return Template(2, lambda shapes, others: gathered(dtype, index, shapes[0], shapes[1], 0, 0))
+
+
 class GatherKernel(GpuKernel):
     """Rows of a resource variable; only these are read."""
 
     def __init__(self, gpu: GpuContext, node: Node, fallback: HostKernel) -> None:
-        dtype, index = node.outputs[0].dtype.base, node.inputs[1].dtype.base
-        template = Template(2, lambda shapes, others: gathered(dtype, index, shapes[0], shapes[1], 0, 0))
-        super().__init__(gpu, node.name, node.inputs, template, lambda value, at: np.asarray(value)[np.asarray(at)])
+        on_host = lambda value, at: np.asarray(value)[np.asarray(at)]  # noqa: E731
+        super().__init__(gpu, node.name, node.inputs, gather_template(node), on_host)
         self.reference = fallback
 
     def __call__(self, state: VariableState, indices: Any) -> Any:

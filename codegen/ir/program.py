@@ -366,6 +366,7 @@ BoundWork: TypeAlias = Work | Region | CapturedRegion | Updates
 """The works whose kernels a backend makes."""
 
 CallWork: TypeAlias = BoundWork | Builtin
+SchedulesOf: TypeAlias = Callable[[Work], Sequence[object]]
 Instruction: TypeAlias = Call | Send | Recv | Read | Predicated | Loop
 
 
@@ -395,19 +396,23 @@ class Program:
     is_bounded: bool = True
 
     def __str__(self) -> str:
+        return self.text(lambda work: ())
+
+    def text(self, schedules: SchedulesOf) -> str:
+        """A line for each instruction. Behind a call, the schedules that `schedules` gives for its work."""
         lines = [f"program for {self.device}: {len(self.instructions)} instructions, {len(self.slots)} slots"]
         lines += [f"  s{slot} = feed {name}" for name, slot in self.feeds]
         lines += [f"  s{i} = constant {_brief(v)}" for i, v in enumerate(self.slots) if v is not None]
-        lines += [f"  {line}" for step in self.instructions for line in _lines(step)]
+        lines += [f"  {line}" for step in self.instructions for line in _lines(step, schedules)]
         lines += [f"  fetch {name} = s{slot}" for name, slot in self.fetches]
         return "\n".join(lines)
 
 
-def _lines(step: Instruction) -> list[str]:
+def _lines(step: Instruction, schedules: SchedulesOf) -> list[str]:
     if isinstance(step, Loop):
         starts = ", ".join(f"s{to} = s{start}" for start, to in step.starts)
         nexts = ", ".join(f"s{to} = s{following}" for following, to in step.nexts)
-        head, body = ([f"    {line}" for inner in of for line in _lines(inner)] for of in (step.head, step.body))
+        head, body = ([f"    {line}" for i in part for line in _lines(i, schedules)] for part in (step.head, step.body))
         first, last = f"loop {step.name}: {starts or '-'}", f"  again: {nexts or '-'}" + _freed(step.lost)
         return [first, *head, f"  while s{step.test}", *body, last, "end" + _freed(step.frees)]
     if isinstance(step, Predicated):
@@ -416,12 +421,14 @@ def _lines(step: Instruction) -> list[str]:
         if not step.checks:
             return [f"{waits}{_line(step.call)}"]
         return [f"unless dead {', '.join(f's{i}' for i in step.checks)}{token}: {waits}{_line(step.call)}"]
+    if isinstance(step, Call) and isinstance(step.work, Work):
+        return [_line(step), *[f"    {schedule}" for schedule in schedules(step.work)]]
     if not isinstance(step, Call) or not isinstance(step.work, Region):
         return [_line(step)]
     arenas: Sequence[int] = getattr(step.kernel, "arenas", ())  # of the plans that there are by now
     return [
         _line(step),
-        *[f"    {_line(call)}" for call in step.work.calls],
+        *[f"    {line}" for call in step.work.calls for line in _lines(call, schedules)],
         *[f"    in an arena of {n:,} bytes" for n in arenas],
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
@@ -62,6 +63,42 @@ class CpuSchedule:
         return f"{self.loops.value}: {', '.join(parts)}"
 
 
+@dataclass(frozen=True, slots=True)
+class CpuProductSchedule:
+    """How a CPU makes a product or a convolution (`codegen/cpu/schedule.py` chooses). Prints as one line:
+
+        tiles of 8x32x256, boxes of 1x28x56 pixels and 2 panels, 8 units on 2 threads, windows copied
+
+    The rows of a matrix are the pixels of one image of one row.
+
+    Attributes:
+        tile: rows and columns of the sums that stay in registers; steps of the sum for which the second factor is packed at a time.
+        box: images, rows and columns of the result, and panels of its channels, of one unit of work. A panel is as wide as a tile.
+        units: units of work, which threads share.
+        threads: how many.
+        scratch: elements of each thread's packing buffers.
+        held: of a gradient by the filter, images and rows of them that are summed at a time; else (0, 0).
+        is_packed: the first factor is not contiguous along the sum, and is packed.
+        copies_windows: windows reach beyond the image: what a box sees is copied, with zeros around it.
+    """
+
+    tile: tuple[int, int, int]
+    box: tuple[int, int, int, int]
+    units: int
+    threads: int
+    scratch: int
+    held: tuple[int, int] = (0, 0)
+    is_packed: bool = False
+    copies_windows: bool = False
+
+    def __str__(self) -> str:
+        *pixels, panels = self.box
+        parts = [f"tiles of {_sides(self.tile)}", f"boxes of {_sides(pixels)} pixels and {_count(panels, 'panel')}"]
+        parts.append(f"{_count(self.units, 'unit')} on {_count(self.threads, 'thread')}")
+        parts += [f"sums of {_count(self.held[0], 'image')} by {_count(self.held[1], 'row')}"] * any(self.held)
+        return ", ".join(parts + ["first factor packed"] * self.is_packed + ["windows copied"] * self.copies_windows)
+
+
 # --- GPUs ------------------------------------------------------------------------------------------------------------
 
 
@@ -91,7 +128,7 @@ class GpuSchedule:
 
     def __str__(self) -> str:
         parts = [f"tiles of {self.rows}x{self.columns}"] + ["whole rows"] * self.spans
-        return ", ".join(parts + [f"{self.pieces} pieces of rows"] * (self.pieces > 1) + [_warps(self.warps)])
+        return ", ".join(parts + [f"{self.pieces} pieces of rows"] * (self.pieces > 1) + [_count(self.warps, "warp")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +161,17 @@ class GpuProductSchedule:
     straight: bool = False
 
     def __str__(self) -> str:
-        sides = "x".join(str(side) for side in (self.m, self.n, self.k) if side)
-        parts = [f"tiles of {sides}", _warps(self.warps), f"{self.stages} stage{'s' * (self.stages != 1)}"]
+        sides = _sides(side for side in (self.m, self.n, self.k) if side)
+        parts = [f"tiles of {sides}", _count(self.warps, "warp"), _count(self.stages, "stage")]
         parts += [f"k split over {self.splits} blocks"] * (self.splits > 1)
         parts += ["by the copy engine"] * self.described
         parts += [f"{self.programs} persistent blocks"] * (self.programs > 0)
         return ", ".join(parts + ["second operand transposed first"] * self.straight)
 
 
-def _warps(count: int) -> str:
-    return f"{count} warp{'s' * (count != 1)}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def _sides(lengths: Iterable[int]) -> str:
+    return "x".join(map(str, lengths))

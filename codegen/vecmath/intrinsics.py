@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import llvmlite.binding
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
+
+from ..target import vector_bytes
 
 f32, f64, i32, i64 = np.float32, np.float64, np.int32, np.int64
 
@@ -128,9 +129,6 @@ def quotient32(a, b):
 
 # --- the code that is made -------------------------------------------------------------------------------------------
 
-WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f", False))
-"""Whether vectors of 64 bytes are there. What is compiled is kept per kind of processor, so this may be a constant in it."""
-
 
 def _attribute(text: str) -> Any:
     """A call that gives the function that calls it an attribute of LLVM's."""
@@ -144,7 +142,7 @@ def _attribute(text: str) -> Any:
     return mark
 
 
-wide_vectors = _attribute('"prefer-vector-width"="512"' if WIDE else "")
+wide_vectors = _attribute('"prefer-vector-width"="512"' if vector_bytes() == 64 else "")
 """Let the function that calls this use the widest vectors there are: LLVM takes half of them where the widest are of 64 bytes.
 
 It does so for the sake of processors that lower their clock for wide vectors. What is compiled here runs for long in one go."""

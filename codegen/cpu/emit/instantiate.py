@@ -30,7 +30,13 @@ def versions() -> str:
     from importlib import metadata  # loads the mail package
 
     here = Path(__file__).parent
-    files = (*sorted((here.parent.parent / "vecmath").glob("*.py")), here / "philox.py", Path(philox.__file__))
+    codegen = here.parent.parent
+    files = (
+        *sorted((codegen / "vecmath").glob("*.py")),
+        codegen / "target.py",
+        here / "philox.py",
+        Path(philox.__file__),
+    )
     called = b"".join(path.read_bytes() for path in files)
     return f"functions {hashlib.sha256(called).hexdigest()[:16]}, numba {metadata.version('numba')}"
 

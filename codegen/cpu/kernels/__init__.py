@@ -3,8 +3,8 @@
     families               which family of kernels computes a node, and what makes its kernels
     fused                  kernels made by fusion, from loop nests
     node                   the common class of hand-written kernels of one op
-    gemm                   matrix products
-    contraction, contraction_source   what products and convolutions are: blocked and packed GEMM, by tables of offsets
+    gemm                   contractions, which products and convolutions are; matrix products
+    contraction_source     blocked and packed GEMM, by tables of offsets
     microkernel            the register tile of products and convolutions, in LLVM
     conv                   convolutions as implicit GEMM
     windows                pooling and depthwise convolutions, from the loop nests that GPUs run, too

@@ -4,9 +4,9 @@ Multiplication", 2008), and implicit GEMM (Chetlur et al., "cuDNN: Efficient Pri
 A convolution is a matrix product of pixels of the result and channels, summed over the taps and channels that a window sees; the
 matrix of windows ("im2col") is never written. A product of matrices is the case of one tap: its rows are pixels, the summed axis is the
 channels of the image. A unit of work is a *box* of pixels (some images, rows and columns) and some panels of channels. The taps are
-packed in panels, STEPS steps at a time, while all tiles of the box go over them (`table_tile`); the part of the image that the windows
-see stays in the second cache. Where windows reach beyond the image, that part is copied, with zeros around it. Where the summed axis is
-not contiguous (a transposed factor), it is packed, too. Each sum is one chain in one order, whatever the boxes and threads are.
+packed in panels, PANEL_STEPS steps at a time, while all tiles of the box go over them (`table_tile`); the part of the image that the
+windows see stays in the second cache. Where windows reach beyond the image, that part is copied, with zeros around it. Where the summed
+axis is not contiguous (a transposed factor), it is packed, too. Each sum is one chain in one order, whatever the boxes and threads are.
 
 The gradient by the filter is the same contraction, with images and channels of the image in each other's place: its rows are taps and
 channels of the image, and the pixels of all images are summed. What a box sees is copied in groups of MR channels, some rows at a time.
@@ -27,11 +27,9 @@ from dovetail.codegen import vecmath as m
 from dovetail.codegen.cpu.kernels import microkernel as tile
 from dovetail.codegen.cpu.native.machine import count_now, count_up
 from dovetail.codegen.cpu.work_ranges import FINISHED, LINE
+from dovetail.codegen.target import FINISH_CHECKS, INTERLEAVED_GROUPS, PANEL_STEPS
 
-STEPS = 256  # steps of the sum per panel: a panel of that size stays in the L1 cache
 CHUNK = 96  # pixels of the result whose parts `overlay` adds up at a time
-GROUPS = 4  # of rows that are interleaved at a time: more would conflict in the same sets of the L1 cache
-LOOKS = 20_000  # at how many units are finished, some 50 microseconds: a unit takes about as long
 MR, NR32, NR64 = tile.MR, tile.NR["float32"], tile.NR["float64"]
 
 
@@ -52,9 +50,9 @@ def next_unit(counters, thread, units):
 @m.inner(error_model="numpy")
 def wait(counters, units):
     """Spin for a while until all units are finished."""
-    looks = 0
-    while looks < LOOKS and count_now(counters, FINISHED) < units:
-        looks += 1
+    checks = 0
+    while checks < FINISH_CHECKS and count_now(counters, FINISHED) < units:
+        checks += 1
 
 
 # --- packing -----------------------------------------------------------------------------------------------------------
@@ -64,8 +62,8 @@ def wait(counters, units):
 def lay_out_rows(x, block, at, jump, high, steps, apart):
     """Pack rows that are contiguous across the summed axis: MR of them interleaved, groups of these `apart`. jump: to the next step."""
     whole = high // MR
-    for first in range(0, whole, GROUPS):
-        groups = min(GROUPS, whole - first)
+    for first in range(0, whole, INTERLEAVED_GROUPS):
+        groups = min(INTERLEAVED_GROUPS, whole - first)
         for k in range(steps):
             of, to = at + first * MR + k * jump, first * apart + k * MR
             for _ in range(groups):
@@ -267,7 +265,7 @@ def contract(
     some = held if by_filter else (sums[0], sums[1])  # steps of the first two summed axes at a time
     high, wide = (some[1], sums[2]) if by_filter else some
     every = some[0] * some[1] * sums[2]
-    times = (every + STEPS - 1) // STEPS
+    times = (every + PANEL_STEPS - 1) // PANEL_STEPS
     most = (every + times - 1) // times
     mine = room.size // (counters.size // LINE - 1)
     panels = room[thread * mine : thread * mine + box[3] * most * lanes]

@@ -1,6 +1,6 @@
 """Convolutions on CPUs: how each op's arrays are prepared for the loops, and how the work is cut into units.
 
-forward, gradient by the image    a contraction (`convolve`, `contraction`)
+forward, gradient by the image    a contraction (`convolve`)
 gradient by the filter            a contraction that sums over pixels; where filters are small, of some images each, whose sum is one more
 gradient by few channels          products of pixels and all taps, whose parts are added up (`overlay` in `contraction_source`, col2im)
 
@@ -28,7 +28,7 @@ from ..emit.instantiate import text_of
 from ..jit import Function
 from ..native.planner import Planner
 from ..work_ranges import ranges_of
-from .contraction import FUNCTIONS, contract
+from .gemm import FUNCTIONS, contract
 
 Functions: TypeAlias = Mapping[str, Function]
 """The compiled functions, by name."""

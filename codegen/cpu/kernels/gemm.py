@@ -1,15 +1,16 @@
-"""Matrix products of middling size: when they are done here, and as which contraction (`contraction`).
+"""Contractions on CPUs, as launches of a plan (`contraction_source` has the loops); and matrix products, which are one.
 
 OpenBLAS hands a product of more than 64 x 64 x 64 to threads that spin while they wait for each other. That is fastest on an idle
 machine. On a busy one (several tasks, as clusters on one machine have) each product costs several time slices of the scheduler, a
-hundred times what the product itself does. So these products are shared like any other kernel (`worker_pool`), in tiles as fast as
-those of BLAS (docs/concepts/kernels-cpu.md has the numbers). BLAS does smaller ones, without threads, and larger ones, which last so long
-that waiting does not matter.
+hundred times what the product itself does. So products of middling size are computed here, shared like any other kernel (`worker_pool`),
+in tiles as fast as those of BLAS (docs/concepts/kernels-cpu.md has the numbers). BLAS does smaller ones, without threads, and larger
+ones, which last so long that waiting does not matter.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -19,9 +20,53 @@ from ....graph.core.graph import Node
 from ...ir.nodes import transposed
 from ...ir.program import Kernel
 from ..emit.instantiate import text_of
+from ..jit import Function
 from ..native.planner import Planner
-from .contraction import FUNCTIONS, contract
+from ..schedule import product_schedule
 from .node import NodeKernel
+
+Jumps: TypeAlias = "tuple[int, ...]"
+
+FUNCTIONS = {"contract": ("rrwwc", (3, 4, 3, 2, 6, 4, 5, 4, 4, 3, 3, 3)), "overlay": ("rrw", (3, 3, 6, 2))}
+
+
+def contract(
+    planner: Planner,
+    function: Function,
+    threads: int,
+    x: Array,
+    w: Array,
+    y: Array,
+    image: tuple[int, int, int],
+    result: tuple[int, int, int, int],
+    sums: tuple[int, int, int],
+    window: tuple[int, ...],
+    x_jumps: Jumps,
+    w_jumps: Jumps,
+    y_jumps: Jumps,
+    counts: Jumps = (1, 1, 1),
+    x_stack: Jumps = (0, 0, 0),
+    w_stack: Jumps = (0, 0, 0),
+    by_filter: bool = False,
+) -> None:
+    """Record a contraction of vectors: `contraction_source.contract` tells the arguments. `by_filter`: it is a gradient by the filter."""
+    schedule = product_schedule(
+        image,
+        result,
+        sums,
+        window,
+        x.itemsize,
+        threads,
+        math.prod(counts),
+        is_packed=x_jumps[3] != 1,
+        by_filter=by_filter,
+    )
+    planner.schedules.append(schedule)
+    room = planner.empty((schedule.threads * schedule.scratch,), x.dtype)
+    jumps, stacks = (x_jumps, w_jumps, y_jumps), (counts, x_stack, w_stack)
+    numbers = (image, result, sums, schedule.held, window, *jumps, schedule.box, *stacks)
+    planner.share_units(function, (x, w, y, room), numbers, schedule.units, schedule.threads)
+
 
 # Multiply-adds of one product: from where OpenBLAS takes threads, to where we use it again.
 SMALLEST, LARGEST = 1 << 18, 1 << 30

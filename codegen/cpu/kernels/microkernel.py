@@ -26,10 +26,11 @@ from numba import types
 from numba.core import cgutils
 from numba.core.imputils import impl_ret_borrowed
 
-from ...vecmath.intrinsics import WIDE, instructions
+from ...target import register_tile
+from ...vecmath.intrinsics import instructions
 
-MR = 8 if WIDE else 6
-NR = {"float32": 32 if WIDE else 16, "float64": 16 if WIDE else 8}
+MR = register_tile(4)[0]
+NR = {"float32": register_tile(4)[1], "float64": register_tile(8)[1]}
 SQUARE = 8  # rows and columns that are transposed at a time
 
 

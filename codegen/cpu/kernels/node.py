@@ -12,13 +12,18 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
-from ....graph.core.graph import Node
+import numpy as np
+
+from ....graph.core.dtypes import Array
+from ....graph.core.graph import Node, Tensor
+from ...backend import DimsOf
 from ...check import compare
 from ...ir.program import Kernel
+from ...ir.schedule import CpuProductSchedule
 from ...lower.region import one_or_all
 from ..jit import TieredKernel
 from ..native.plan_cache import PlanCache
-from ..native.planner import Planner
+from ..native.planner import NotPlannableError, Planner, stand_in
 
 
 class RecordableKernel:
@@ -90,3 +95,22 @@ class NodeKernel(PlannedKernel):
     def record_into(self, planner: Planner, inputs: Sequence[Any]) -> Sequence[Any]:
         """Record its launches into a native plan."""
         return planner.trace(partial(self._call, planner.compiled(self.text)), inputs)
+
+    def schedules(self, dims_of: DimsOf) -> Sequence[CpuProductSchedule]:
+        """The schedules of its contractions for inputs of these sizes; none if one is not known, or the reference does the work."""
+        planner = Planner(is_dry=True)
+        try:
+            self.record_into(planner, [_placeholder(planner, i, t, dims_of) for i, t in enumerate(self.node.inputs)])
+        except NotPlannableError:
+            return ()
+        return planner.schedules
+
+
+def _placeholder(planner: Planner, number: int, tensor: Tensor, dims_of: DimsOf) -> Array:
+    """A constant, or an array without contents in its place."""
+    if tensor.op.type == "Const":
+        return np.asarray(tensor.op.attrs["value"])
+    dims = dims_of(tensor)
+    if dims is None or None in dims:
+        raise NotPlannableError("a size is not known before the step")
+    return planner.given(number, stand_in(tuple(int(d or 0) for d in dims), tensor.dtype.base.np))

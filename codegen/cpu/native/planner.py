@@ -26,6 +26,7 @@ import numpy as np
 
 from ....graph.core.dtypes import Array
 from ....graph.resources.buffer_pool import LARGE
+from ...ir.schedule import CpuProductSchedule
 from ...memory.plan import Piece, places
 from ..emit.instantiate import text_of
 from ..jit import compiled
@@ -100,6 +101,7 @@ class Planner:
 
     is_dry: bool = False
     looked_at: dict[int, Array] = field(default_factory=dict)
+    schedules: list[CpuProductSchedule] = field(default_factory=list)  # of what is recorded
     _records: list[_Record] = field(default_factory=list)
     _memories: list[Memory] = field(default_factory=list)
     _by_address: list[Memory] = field(default_factory=list)

@@ -1,19 +1,26 @@
-"""Schedules of loop nests on CPUs, as text."""
+"""Schedules on CPUs, as text: of loop nests, and of products and convolutions."""
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from reference_interpreter import execution_order
 
 import dovetail as dt
-from dovetail.codegen.cpu.schedule import schedule_of, scheduled
+from dovetail.codegen import target
+from dovetail.codegen.compilation import Compilation
+from dovetail.codegen.cpu.backend import NumbaBackend
+from dovetail.codegen.cpu.schedule import product_schedule, schedule_of, scheduled
 from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.fusion.window_loops import max_pool_gradient
 from dovetail.codegen.ir.fused_kernel import FusedKernel
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.codegen.ir.partition import PartitionGraph
+from dovetail.codegen.ir.schedule import CpuProductSchedule
 from dovetail.codegen.passes.decompose import functionalize_random
+from dovetail.codegen.pipeline import passes_of, run_passes
 from dovetail.graph.core.dtypes import float32
 from dovetail.graph.ops.nn.conv_geometry import Window
 
@@ -77,3 +84,69 @@ def test_a_value_that_only_its_own_pass_needs_is_not_saved() -> None:
     (log,) = (i for i, v in enumerate(loops.values) if v.op == "log")
     tanh = loops.values[log].args[0]
     assert schedule_of(loops).saved == (tanh,)
+
+
+# --- products and convolutions -----------------------------------------------------------------------------------------
+
+
+def attention(q: Any, k: Any, v: Any) -> Any:
+    return dt.matmul(dt.nn.softmax(dt.matmul(q, k, transpose_b=True) * 0.125), v)
+
+
+def images_like(x: Any, w: Any, y: Any) -> Any:
+    """The gradients of a convolution by its image and by its filter."""
+    return dt.gradients(dt.nn.conv2d(x, w, strides=2, padding="SAME"), [x, w], y)
+
+
+PRODUCTS: dict[str, tuple[Callable[..., Any], list[tuple[int | None, ...]]]] = {
+    "matrix product": (dt.matmul, [(512, 784), (784, 256)]),
+    "product with a transposed factor": (lambda a, b: dt.matmul(a, b, transpose_a=True), [(300, 640), (300, 256)]),
+    "product of a row": (dt.matmul, [(1, 4096), (4096, 4096)]),
+    "product of float64": (dt.matmul, [(128, 256), (256, 96)]),
+    "batch of products": (dt.matmul, [(8, 96, 64), (8, 64, 96)]),
+    "attention": (attention, [(4, 8, 128, 64)] * 3),
+    "convolution": (lambda x, w: dt.nn.conv2d(x, w, strides=1, padding="SAME"), [(8, 56, 56, 64), (3, 3, 64, 64)]),
+    "pointwise convolution": (lambda x, w: dt.nn.conv2d(x, w, strides=1, padding="VALID"), [(8, 14, 14, 256), (1, 1, 256, 64)]),
+    "gradients of a convolution": (images_like, [(8, 28, 28, 32), (3, 3, 32, 64), (8, 14, 14, 64)]),
+    "batch of unknown size": (dt.matmul, [(None, 784), (784, 256)]),
+}  # fmt: skip
+
+PRODUCT_SCHEDULES = Path(__file__).parents[1] / "golden" / "cpu_product_schedules.txt"
+
+
+def test_schedules_of_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of vectors of 64 bytes and two threads. DOVETAIL_UPDATE_GOLDEN=1 writes them anew."""
+    monkeypatch.setattr(target, "vector_bytes", lambda: 64)
+    product_schedule.cache_clear()
+    backend, lines = NumbaBackend(threads=2), []
+    for name, (build, shapes) in PRODUCTS.items():
+        with dt.Graph().as_default():
+            fetches = build(*[dt.placeholder("float64" if "float64" in name else "float32", s) for s in shapes])
+            fetches = fetches if isinstance(fetches, list) else [fetches]
+            nodes = execution_order([y.op for y in fetches], {})
+        lines.append(name)
+        for node in nodes:
+            work = backend.choose(node)
+            lines += [f"    {node.type}: {s}" for s in backend.schedules(work, lambda tensor: tensor.dims)]
+    product_schedule.cache_clear()
+    text = "\n".join(lines) + "\n"
+    if os.environ.get("DOVETAIL_UPDATE_GOLDEN"):
+        PRODUCT_SCHEDULES.write_text(text, encoding="utf-8")
+    assert text == PRODUCT_SCHEDULES.read_text(encoding="utf-8")
+
+
+def test_a_program_prints_the_schedules_of_its_products() -> None:
+    pytest.importorskip("numba")
+    with dt.Graph().as_default():
+        x, w = dt.placeholder(dt.float32, [64, 784]), dt.placeholder(dt.float32, [784, 256])
+        y = dt.nn.relu(dt.matmul(x, w))
+        nodes = [n for n in execution_order([y.op], {x: 0, w: 0}) if n.type != "Placeholder"]
+    partition = PartitionGraph("/cpu:0", tuple(nodes), ((x.name, x), (w.name, w)), ((y.name, y),))
+    backend = NumbaBackend(threads=2)
+    compilation = Compilation(partition, backend, lambda node: pytest.fail("no node has state"))
+    run_passes(compilation, passes_of(backend)[:-1])
+    (product,) = backend.schedules(backend.choose(nodes[0]), lambda tensor: tensor.dims)
+    lines = [line.strip() for line in str(compilation).splitlines()]
+    at = next(i for i, line in enumerate(lines) if "MatMul(" in line)
+    assert lines[at + 1] == str(product)
+    assert isinstance(product, CpuProductSchedule) and product.threads == 2

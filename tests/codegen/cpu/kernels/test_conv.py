@@ -14,9 +14,10 @@ pytest.importorskip("numba")
 
 from dovetail.codegen.cpu.emit.instantiate import text_of  # noqa: E402
 from dovetail.codegen.cpu.jit import compile_now  # noqa: E402
-from dovetail.codegen.cpu.kernels.contraction import FUNCTIONS, Boxes, boxes_of  # noqa: E402
 from dovetail.codegen.cpu.kernels.conv import conv_input, convolve, phases_of  # noqa: E402
+from dovetail.codegen.cpu.kernels.gemm import FUNCTIONS  # noqa: E402
 from dovetail.codegen.cpu.kernels.microkernel import NR  # noqa: E402
+from dovetail.codegen.cpu.schedule import boxes_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -120,7 +121,8 @@ def test_boxes(sizes: Sizes) -> None:
     check(window_of((3, 3)), sizes)
 
 
-def cut(result: tuple[int, int, int, int], inner: int = 64, threads: int = 2, itemsize: int = 4) -> Boxes:
+def cut(result: tuple[int, int, int, int], inner: int = 64, threads: int = 2, itemsize: int = 4) -> Any:
+    """The box, and the number of units."""
     return boxes_of(result, inner, (1, 1), (3, 3), itemsize, threads)
 
 
@@ -139,22 +141,22 @@ def cut(result: tuple[int, int, int, int], inner: int = 64, threads: int = 2, it
     ids=str,
 )
 def test_boxes_cover_the_result(result: tuple[int, int, int, int], threads: int) -> None:
-    found = cut(result, threads=threads)
-    assert math.prod(found.box[:3]) <= 2048
-    assert found.units == math.prod(
-        -(-a // b) for a, b in zip((*result[:3], -(-result[3] // NR["float32"])), found.box, strict=True)
+    box, units = cut(result, threads=threads)
+    assert math.prod(box[:3]) <= 2048
+    assert units == math.prod(
+        -(-a // b) for a, b in zip((*result[:3], -(-result[3] // NR["float32"])), box, strict=True)
     )
 
 
 def test_boxes_are_as_the_caches_want_them() -> None:
-    assert cut((8, 56, 56, 64)).box[:3] == (1, 28, 56)
-    assert cut((8, 14, 14, 256), 256).box[:3] == (2, 14, 14)
-    deep = cut((8, 7, 7, 512), 512)  # all pixels: few of them for many taps
-    assert deep.box[:3] == (8, 7, 7)
-    assert deep.units >= 8
-    assert cut((8, 56, 56, 64), 4096).box[1] == 1  # what many channels see would leave the cache
+    assert cut((8, 56, 56, 64))[0][:3] == (1, 28, 56)
+    assert cut((8, 14, 14, 256), 256)[0][:3] == (2, 14, 14)
+    deep, units = cut((8, 7, 7, 512), 512)  # all pixels: few of them for many taps
+    assert deep[:3] == (8, 7, 7)
+    assert units >= 8
+    assert cut((8, 56, 56, 64), 4096)[0][1] == 1  # what many channels see would leave the cache
     for threads in (2, 3):  # no thread has a unit more than the others
-        assert boxes_of((1, 1, 8 * 56 * 56, 64), 256, (1, 1), (1, 1), 4, threads).units % threads == 0
+        assert boxes_of((1, 1, 8 * 56 * 56, 64), 256, (1, 1), (1, 1), 4, threads)[1] % threads == 0
 
 
 def test_an_image_that_may_not_be_written() -> None:

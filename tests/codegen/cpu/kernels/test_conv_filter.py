@@ -14,8 +14,9 @@ pytest.importorskip("numba")
 
 from dovetail.codegen.cpu.emit.instantiate import text_of  # noqa: E402
 from dovetail.codegen.cpu.jit import compile_now  # noqa: E402
-from dovetail.codegen.cpu.kernels.contraction import FUNCTIONS, boxes_of, held_by  # noqa: E402
 from dovetail.codegen.cpu.kernels.conv import _parts, conv_filter  # noqa: E402
+from dovetail.codegen.cpu.kernels.gemm import FUNCTIONS  # noqa: E402
+from dovetail.codegen.cpu.schedule import boxes_of, held_by  # noqa: E402
 from dovetail.codegen.target import L2_BYTES  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -75,7 +76,7 @@ def test_one_pixel(window: Window, sizes: Sizes) -> None:
 def held(window: Window, sizes: Sizes) -> tuple[int, int]:
     """How many images and rows are summed at a time."""
     n, height, width, inner, channels = sizes
-    box = boxes_of((inner, *window.taps, channels), 1, (1, 1), (1, 1), 4, 1, by_filter=True).box
+    box, _ = boxes_of((inner, *window.taps, channels), 1, (1, 1), (1, 1), 4, 1, by_filter=True)
     rows, columns = (window.positions(i, (height, width)[i]) or 0 for i in range(2))
     numbers, found = held_by(box, (n, rows, columns), (*window.dilations, *window.strides, 0, 0), 4)
     assert found[0] == 1 or found[1] == rows
@@ -95,8 +96,8 @@ def test_how_pixels_are_cut() -> None:
 
 
 def test_how_filters_are_cut() -> None:
-    assert boxes_of((43, 7, 7, 331), 1, (1, 1), (1, 1), 4, 1, by_filter=True).box[0] < 43
-    assert boxes_of((2, 40, 60, 3), 1, (1, 1), (1, 1), 4, 1, by_filter=True).box[1] < 40
+    assert boxes_of((43, 7, 7, 331), 1, (1, 1), (1, 1), 4, 1, by_filter=True)[0][0] < 43
+    assert boxes_of((2, 40, 60, 3), 1, (1, 1), (1, 1), 4, 1, by_filter=True)[0][1] < 40
     check(window_of((7, 7)), (1, 5, 6, 43, 331))
     check(window_of((40, 60)), (2, 9, 7, 2, 3))
     check(window_of((1, 1)), (1, 3, 5, 1031, 2))
@@ -118,6 +119,6 @@ def test_the_sum_in_parts() -> None:
 @pytest.mark.parametrize("threads", [1, 2, 16])
 @pytest.mark.parametrize("result", [(1, 1, 1, 1), (64, 3, 3, 64), (3, 7, 7, 5), (1000, 1, 1, 10), (2, 30, 300, 3)])
 def test_boxes_cover_the_filter(result: tuple[int, int, int, int], threads: int) -> None:
-    found = boxes_of(result, 1, (1, 1), (1, 1), 4, threads, by_filter=True)
-    blocks = math.prod(-(-length // own) for length, own in zip(result[:3], found.box[:3], strict=True))
-    assert found.units % blocks == 0
+    box, units = boxes_of(result, 1, (1, 1), (1, 1), 4, threads, by_filter=True)
+    blocks = math.prod(-(-length // own) for length, own in zip(result[:3], box[:3], strict=True))
+    assert units % blocks == 0

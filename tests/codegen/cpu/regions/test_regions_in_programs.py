@@ -12,6 +12,7 @@ from region_calls import BEFORE, Array, call, fused, kernel_of, kernels, nodes_o
 
 import dovetail as dt
 from dovetail.codegen.backend import bind
+from dovetail.codegen.compilation import Compilation
 from dovetail.codegen.cpu import jit
 from dovetail.codegen.cpu.backend import NumbaBackend
 from dovetail.codegen.cpu.kernels.families import LOOPS
@@ -20,7 +21,7 @@ from dovetail.codegen.cpu.regions.region import NativeRegion
 from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.codegen.ir.program import REFERENCE, Call, Loop, NodeError, Program, Send, Work, calls_of, one_by_one
 from dovetail.codegen.lower.region import region_of
-from dovetail.codegen.pipeline import Compilation, compile_partition, passes_of, run_passes
+from dovetail.codegen.pipeline import compile_partition, passes_of, run_passes
 from dovetail.graph.resources.variable import VariableState
 from dovetail.runtime.worker import worker
 
@@ -280,7 +281,7 @@ def test_a_single_node_has_a_kernel_between_others_only() -> None:
             y = build(x_, w_)
             backend = NumbaBackend(compile_first=True)
             partition = PartitionGraph("/cpu:0", tuple(nodes_of(y)), ((x_.name, x_), (w_.name, w_)), ((y.name, y),))
-            compilation = Compilation(partition, no_context)
+            compilation = Compilation(partition, backend, no_context)
             run_passes(compilation, passes_of(backend)[:-1])  # binding would drop the works
             program = compilation.program
         assert program is not None
