@@ -119,6 +119,10 @@ class _Writer:
         states = [state_bytes(n) if Trait.STATE_HANDLE in n.opdef.traits else None for n in nodes]
         (attrs, attr_texts), lines = self._attributes(), self._lines()
         run = {r.device: r.nodes for r in plan.loads}
+        flops = [int(min(plan.sizes.cost(n).flops, 2**53)) for n in nodes]
+        exact = [plan.sizes.is_exact([n]) for n in nodes]
+        parts = {d: [self.at[n.index] for n in p.nodes if n.index in self.at] for d, p in plan.partitions.items()}
+        loops = {device for device, p in plan.partitions.items() if p.has_loop}
         columns: Columns = {
             "op": [ops[n.opdef] for n in nodes],
             "device": plan.decisions.index[index].tolist(),
@@ -130,11 +134,11 @@ class _Writer:
             "colocation": [colocations[n.colocation] + 1 if n.colocation else 0 for n in nodes],  # +1
             "attrs": attrs,
             "isInitializer": self._initializers(),
-            "runs": self._runs(),
+            "runs": self._runs(parts.values()),
             "state": [0 if s is None else s[0] for s in states],
             "isState": [0 if s is None else 1 + s[1] for s in states],  # 0 no, 1 size not known, 2 known
-            "flops": [int(min(plan.sizes.cost(n).flops, 2**53)) for n in nodes],
-            "flopsExact": [plan.sizes.is_exact([n]) for n in nodes],
+            "flops": flops,
+            "flopsExact": exact,
             **self._edges(),
             **self._groups(),
             **self._channels(),
@@ -148,7 +152,9 @@ class _Writer:
             "devices": [
                 {"name": str(d.name), "task": d.name.task_name, "job": d.name.job, "index": d.name.task,
                  "type": d.name.device_type, "number": d.name.device_index, "emulated": d.emulated,
-                 "memory": d.memory_bytes, "nodes": run.get(str(d.name), 0)}
+                 "memory": d.memory_bytes, "nodes": run.get(str(d.name), 0),
+                 "flops": sum(flops[i] for i in parts.get(str(d.name), ())),
+                 "flopsExact": str(d.name) not in loops and all(exact[i] for i in parts.get(str(d.name), ()))}
                 for d in plan.cluster.devices
             ],
             "master": plan.cluster.master,
@@ -291,14 +297,12 @@ class _Writer:
             0 if outer is None or block.clears else self.blocks[outer] + 1,  # +1
         ]
 
-    def _runs(self) -> list[int]:
+    def _runs(self, parts: Iterable[list[int]]) -> list[int]:
         """Per node its place in the step's order on its device, from 1; 0 when the step does not run it."""
         out = [0] * len(self.nodes)
-        for partition in self.plan.partitions.values():
-            for place, node in enumerate(partition.nodes, 1):
-                i = self.at.get(node.index)
-                if i is not None:
-                    out[i] = place
+        for part in parts:
+            for place, i in enumerate(part, 1):
+                out[i] = place
         return out
 
     def _edges(self) -> Columns:

@@ -104,12 +104,12 @@ def _contents_text(facts: Facts) -> str:
     what = count_text(facts.nodes, "node") + (f" and {count_text(variables, 'variable')}" if variables else "")
     tasks = len({task_of(d) for d in devices})
     one_worker = "" if facts.one_worker is None else f"the step of one worker, {short(facts.one_worker.task)}; "
-    text = (
-        f"{one_worker}{what} on {count_text(len(devices), 'device')} of "
-        f"{count_text(tasks, 'task')}; {count_text(len(plan.channels), 'channel')}, "
-        f"{len(between)} of them between tasks ({size} per step)"
-        + (f", {count_text(direct, 'one-sided read')}" if direct else "")
-    )
+    text = f"{one_worker}{what} on {count_text(len(devices), 'device')} of {count_text(tasks, 'task')}"
+    if plan.channels:
+        text += f"; {count_text(len(plan.channels), 'channel')}, {len(between)} of them between tasks ({size} per step)"
+    else:
+        text += "; no channels"
+    text += f", {count_text(direct, 'one-sided read')}" if direct else ""
     if fed := [
         plan.graph.get_tensor_by_name(name)
         for name in sorted({name for p in plan.partitions.values() for name in p.feeds})
@@ -159,7 +159,7 @@ def devices_table(plan: PlanData) -> Table:
         )
         for r in plan.loads[:ROWS]
     ]
-    return ("device", "nodes", "variables", "memory", "flop"), rows, _left_out(plan.loads)
+    return ("device", "nodes", "variables", "their memory", "flop"), rows, _left_out(plan.loads)
 
 
 def _left_out(rows: Sequence[object]) -> str:

@@ -146,7 +146,7 @@ def test_the_head_begins_with_the_predicted_time_and_what_it_rests_on():
     least = time_text(plan.simulate().makespan)
     first = f"Plan: predicted step time ≥ {least} (uncalibrated: `dovetail calibrate` measures this machine)"
     lines = str(plan).splitlines()
-    assert lines[0] == first and lines[1].startswith("1 node on 1 device of 1 task; 0 channels")
+    assert lines[0] == first and lines[1].startswith("1 node on 1 device of 1 task; no channels")
     known = time_text(described.simulate().makespan)
     assert str(described).splitlines()[0] == f"Plan: predicted step time {known} (by the described speeds)"
     assert str(nothing).startswith("Plan: 0 nodes on 0 devices")

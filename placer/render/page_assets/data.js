@@ -88,10 +88,9 @@ function sources(start, back, n) {
 
 /* What each device runs and holds. */
 function measureDevices(p) {
-  for (const d of p.devices) Object.assign(d, { variables: 0, held: 0, heldExact: true, flops: 0, flopsExact: true, sent: 0, sentExact: true, received: 0, receivedExact: true });
+  for (const d of p.devices) Object.assign(d, { variables: 0, held: 0, heldExact: true, sent: 0, sentExact: true, received: 0, receivedExact: true });
   for (let i = 0; i < p.count; i++) {
     const d = p.devices[p.device[i]];
-    if (p.runs[i]) { d.flops += p.flops[i]; d.flopsExact &&= !!p.flopsExact[i]; }
     if (p.isState[i]) { d.variables++; d.held += p.state[i]; if (p.isState[i] === 1) d.heldExact = false; }
   }
   for (let c = 0; c < p.channelNode.length; c++) {

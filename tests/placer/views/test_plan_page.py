@@ -14,6 +14,7 @@ import pytest
 
 import dovetail as dt
 import dovetail.placer
+from dovetail.placer.cost.static import work
 from dovetail.placer.plan import Plan
 from dovetail.placer.render.page import LIBRARY, SCRIPTS, packed
 from dovetail.placer.render.text import short
@@ -86,6 +87,20 @@ def test_the_page_counts_a_copied_constant_for_each_device_as_the_tables_do():
         plan = dt.place(here, {"worker": 2})
     assert "4 nodes on 2 devices" in str(plan) and "<title>Plan: 4 nodes on 2 devices" in render_html(plan)
     assert [d["nodes"] for d in unpack(payload(plan))["devices"]] == [r.nodes for r in plan.loads] == [2, 2]
+
+
+def test_the_page_gives_the_work_of_one_sided_updates_to_the_device_that_runs_them_as_the_tables_do():
+    with dt.Graph().as_default():
+        with dt.device("/job:ps"):
+            w = dt.get_variable("w", [100])
+        with dt.device("/job:worker"):
+            train = dt.train.GradientDescentOptimizer(0.1).minimize(dt.reduce_sum(w * w))
+        plan = dt.place(train, {"ps": 1, "worker": 1})
+    devices = {short(d["name"]): d for d in unpack(payload(plan))["devices"]}
+    ps, worker = devices["/job:ps/task:0/CPU:0"], devices["/job:worker/task:0/CPU:0"]
+    assert list(plan.moved_parts.values()) == [worker["name"]]
+    assert (ps["flops"], ps["nodes"]) == (0, 0)
+    assert worker["flops"] == work(plan.partitions[worker["name"]].nodes, plan.sizes.cost).flops > 0
 
 
 def test_the_page_is_one_file_that_asks_for_nothing(plan, tmp_path):
