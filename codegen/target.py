@@ -16,6 +16,9 @@ from ..graph.core.interpreter_state import own_cores
 L2_BYTES = 1 << 21
 """The second cache of one core. The working set of one unit of work is a half or a quarter of it."""
 
+FAR_BYTES = L2_BYTES // 8
+"""Rows of a product that are larger than this are not in the second cache before a unit of work reads them."""
+
 PANEL_STEPS = 256
 """Steps of a sum whose second factor is packed at a time: a panel of 256 x 32 float32 is 32 KiB, as large as the L1 cache."""
 

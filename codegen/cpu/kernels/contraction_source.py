@@ -27,7 +27,7 @@ from dovetail.codegen import vecmath as m
 from dovetail.codegen.cpu.kernels import microkernel as tile
 from dovetail.codegen.cpu.native.machine import count_now, count_up
 from dovetail.codegen.cpu.work_ranges import FINISHED, LINE
-from dovetail.codegen.target import FINISH_CHECKS, INTERLEAVED_GROUPS, PANEL_STEPS
+from dovetail.codegen.target import FAR_BYTES, FINISH_CHECKS, INTERLEAVED_GROUPS, PANEL_STEPS
 
 CHUNK = 96  # pixels of the result whose parts `overlay` adds up at a time
 MR, NR32, NR64 = tile.MR, tile.NR["float32"], tile.NR["float64"]
@@ -214,13 +214,18 @@ def matrix_by_column(a, at, row_jump, rows, steps, x, source, out, to):
 
 
 @m.inner(error_model="numpy")
-def tiles(x, rows, steps, panels, width, out, to, places, count, more):
-    """out[to + places[i] + j] (+)= sum over k of x[rows[i] + steps[k]] * panels[k, j], for i < count and j < width."""
+def tiles(x, rows, steps, panels, width, out, to, places, count, more, is_far):
+    """out[to + places[i] + j] (+)= sum over k of x[rows[i] + steps[k]] * panels[k, j], for i < count and j < width.
+
+    A panel stays in the L1 cache while all pixels go over it. Pixels that are fetched from afar (`is_far`) stay there instead while all
+    panels go over them: so they are fetched evenly, not all of them for the first panel.
+    """
     lanes = NR32 if x.itemsize == 4 else NR64
-    for j in range(0, width, lanes):
-        own, at = min(lanes, width - j), j * steps.size
-        for i in range(0, count, MR):
-            high = min(MR, count - i)
+    across, down = (width + lanes - 1) // lanes, (count + MR - 1) // MR
+    for a in range(down if is_far else across):
+        for b in range(across if is_far else down):
+            i, j = (a * MR, b * lanes) if is_far else (b * MR, a * lanes)
+            high, own, at = min(MR, count - i), min(lanes, width - j), j * steps.size
             if 2 * own > lanes:
                 tile.table_tile(x, rows, steps, panels, at, out, to + j, places, i, high, own, steps.size, more)
             else:
@@ -305,6 +310,7 @@ def contract(
     sources = np.empty(box[0] * box[1] * box[2], np.intp)
     targets = np.empty(box[0] * box[1] * box[2], np.intp)
     bands = (sums[1] + some[1] - 1) // some[1]
+    is_far = is_matrix and sources.size * most * x.itemsize > FAR_BYTES  # taps would read them again
     count, has, packed = 0, -1, -1
     while True:
         work = next_unit(counters, thread, units)
@@ -365,7 +371,9 @@ def contract(
                 at, of = (a * sums[1] + b) * sums[2] + k, of_w + first * w_jumps[4]
                 lay_out_taps(w, panels, of, w_jumps, taps, at, steps, own, lanes)
                 shift, of = (0 if is_packed else k * step, 0) if is_matrix else (0, k)
-                tiles(seen[shift:], sources, moves[of : of + steps], panels, own, y, first, targets, count, at > 0)
+                tiles(
+                    seen[shift:], sources, moves[of : of + steps], panels, own, y, first, targets, count, at > 0, is_far
+                )
         count_up(counters, FINISHED, 1)
     if thread == 0:
         wait(counters, units)
@@ -390,7 +398,7 @@ def overlay(y, w, x, size, result, window, dilations, lo, hi):
             m.store(x, 1, i, x.dtype.type(0))
         for first in range(0, rows * columns, CHUNK):
             count, of = min(CHUNK, rows * columns - first), (n * rows * columns + first) * inner
-            tiles(y[of:], pixels * inner, np.arange(inner), panels, held, parts, 0, pixels * held, count, False)
+            tiles(y[of:], pixels * inner, np.arange(inner), panels, held, parts, 0, pixels * held, count, False, False)
             for i in range(count):
                 r, c = (first + i) // columns, (first + i) % columns
                 for a in range(high):
