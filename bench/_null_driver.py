@@ -9,7 +9,8 @@ import itertools
 from types import SimpleNamespace
 from typing import Any
 
-from dovetail.codegen.gpu.ir import Binary, Target, TritonKernel
+from dovetail.codegen.gpu.ir import Binary, TritonKernel
+from dovetail.codegen.target import Target
 
 DONE = (0,)
 MEMORY = 80 << 30

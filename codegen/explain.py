@@ -21,7 +21,7 @@ from .backend import Backend, bind
 from .fusion.epilogue import EpilogueKernel
 from .fusion.fuse import Fusion
 from .fusion.optimizer_loops import writes_in_place
-from .gpu.ir import CompiledCall, Routine, Target
+from .gpu.ir import CompiledCall, Routine
 from .ir.fused_kernel import FusedKernel, inputs_of, nodes_of, outputs_of
 from .ir.index_maps import LOOKUPS
 from .ir.partition import PartitionGraph, PartitionStep, node_of
@@ -30,6 +30,7 @@ from .memory.plan import Arena, MemoryPlan, TensorSizes, plan_memory, value_byte
 from .options import KernelOptions
 from .passes.rewrite import Fired
 from .pipeline import cpu_backend, passes_of, run_graph_passes, run_passes
+from .target import Target
 
 
 @dataclass(frozen=True)  # no slots: the source is computed on demand

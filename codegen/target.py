@@ -6,9 +6,10 @@ well with one of 1 or 4 MiB. Tables of the tiles themselves are beside the funct
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 
-from ..graph.core.gpu_models import GPUS
+from ..graph.core.gpu_models import GPUS, SMALLEST_BLOCK_SHARED_BYTES
 from ..graph.core.interpreter_state import own_cores
 
 # --- CPUs ------------------------------------------------------------------------------------------------------------
@@ -53,6 +54,31 @@ ROWS_AT_A_TIME = 512
 # reads so many neighbours of several rows at once. Operations of a row that is unrolled: with more, compiling takes seconds.
 LONGEST_UNROLLED, CHEAP_UNROLLED, MOST_UNROLLED = 15, 7, 256
 
+CACHE_LINE_BYTES = 64
+"""Also the alignment of the widest vector loads."""
+
+# Elements below which NumPy's few calls are as fast as one kernel call, as measured.
+SMALL_ELEMENTS = 4096
+# Elements from which on a kernel of one operation pays: its result lies in kept memory, and threads share the work. A selection pays from
+# SMALL_ELEMENTS on: NumPy takes 4 ns for each element of a `where`, which jumps, and a kernel 0.1 ns.
+LONE_ELEMENTS = 1 << 16
+# Elements of an update below which NumPy takes about as long as a launch.
+SMALLEST_UPDATE = 8
+# Elements of a tensor that stays in the caches until it is read again.
+CACHED_ELEMENTS = 1 << 14
+# Multiply-adds of one product: from where OpenBLAS takes threads, to where they pay even on a busy machine.
+SMALLEST_PRODUCT, LARGEST_PRODUCT = 1 << 18, 1 << 30
+# Pixels that a part of a filter's gradient sums at least: to write and add it takes a few hundredths of making it. Elements of all parts.
+FILTER_PART_PIXELS, FILTER_PART_ELEMENTS = 2048, 1 << 18
+# Channels that fill half a register tile.
+FEW_CHANNELS = 8
+# Columns that a thread's part of columns should have: memory is fast along rows.
+COLUMN_STRIP = 512
+# Bytes of a sparse gradient that one thread adds without summing: 4 ms.
+LONE_UPDATE_BYTES = 1 << 24
+# Bytes of a result from which on the C library gives fresh memory. Smaller ones get memory that was used before, which is as fast.
+FRESH_BYTES = 32 << 20
+
 OPERATIONS_PER_BYTE = NS_PER_BYTE / NS_PER_OPERATION
 """How many operations take as long as one byte of memory."""
 
@@ -77,6 +103,47 @@ def register_tile(itemsize: int) -> tuple[int, int]:
 
 
 # --- GPUs ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An NVIDIA GPU's architecture, to compile for.
+
+    Attributes:
+        arch: its compute capability, times ten: 90.
+    """
+
+    arch: int
+
+    @property
+    def has_float8(self) -> bool:
+        """Whether its instructions convert and multiply numbers of 8 bits, as IEEE-like formats without infinities have them."""
+        return self.arch >= 89
+
+    @property
+    def has_copy_engine(self) -> bool:
+        """Whether tiles of matrices are fetched by an engine (TMA) that knows where a matrix ends."""
+        return self.arch >= 90
+
+    @property
+    def multiprocessors(self) -> int:
+        """How many there are; 0: that is not known."""
+        return GPUS[self.arch].multiprocessors if self.arch in GPUS else 0
+
+    @property
+    def block_shared_bytes(self) -> int:
+        """The most shared memory of a block. A device's own limit, `Device.block_shared_bytes`, is asked of its driver."""
+        known = GPUS.get(self.arch)
+        return known.block_shared_bytes if known else SMALLEST_BLOCK_SHARED_BYTES
+
+    def __str__(self) -> str:
+        return f"sm_{self.arch}"
+
+
+SM80 = Target(80)  # A100
+SM90 = Target(90)  # H100, H200
+SM100 = Target(100)  # B200
+
 
 WARP = 32
 """Threads of a GPU that run in step."""
@@ -114,3 +181,19 @@ H100_MULTIPROCESSORS = GPUS[90].multiprocessors
 
 GPU_BLOCKS = 8 * H100_MULTIPROCESSORS
 """Blocks of 4 warps that keep the memory of an H200 busy: with fewer than half, rows are cut."""
+
+GPU_DEFAULT_SHARED_BYTES = 48 << 10
+"""Dynamic shared memory that a block may have without asking for more (CUDA C++ programming guide, compute capabilities)."""
+
+GPU_LONGEST_SORTED = 4096
+"""Elements of a row that one block sorts: as words of 64 bits they take 32 KiB of shared memory."""
+
+GPU_LARGE_UPDATE = 1 << 20
+"""Elements from which on a variable is updated by a launch of its own, which takes some 10 µs, the time of three launches."""
+
+# Bytes up to which a copy is small: to the host; and to the device, where it takes 5 µs on a PCIe bus of 50 GB/s. Bytes of the pieces of
+# larger copies, long enough that starting one does not show.
+GPU_SMALL_DOWNLOAD, GPU_SMALL_UPLOAD, GPU_COPY_PIECE = 64 << 10, 256 << 10, 4 << 20
+
+GPU_SMALLEST_LEASE = 256 << 10
+"""Bytes of a tensor that another process maps. Smaller ones are faster through host memory."""

@@ -11,9 +11,17 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from ..ir.loop_nest import COSTLY, READS, LoopNest
-from ..target import NS_PER_BYTE, NS_PER_COSTLY, NS_PER_OPERATION, NS_PER_RANDOM, NS_PER_SCAN_STEP, PARALLEL_NS
+from ..target import (
+    CACHE_LINE_BYTES,
+    NS_PER_BYTE,
+    NS_PER_COSTLY,
+    NS_PER_OPERATION,
+    NS_PER_RANDOM,
+    NS_PER_SCAN_STEP,
+    PARALLEL_NS,
+)
 
-LINE = 8  # counters of units in a line of the cache; each has one
+LINE = CACHE_LINE_BYTES // 8  # counters of units in a line of the cache; each has one
 FINISHED = 0  # index of the counter of finished units; then one per thread, of the units that are taken from its part
 _PER_THREAD = 4  # ranges; more even the load out better, and cost a call each
 

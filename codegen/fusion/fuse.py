@@ -17,14 +17,12 @@ from ..ir.fused_kernel import FusedKernel
 from ..ir.index_maps import EXTREMES, LAST_AXIS, LOOKUPS
 from ..ir.loop_nest import SUPPORTED, NotFusibleError
 from ..ir.partition import PartitionGraph, PartitionStep, node_of
-from .grouping import BATCH, SMALL, Walk
+from ..target import LONE_ELEMENTS, SMALL_ELEMENTS
+from .grouping import BATCH, Walk
 from .merge import FusionGroup
 from .rematerialize import Rematerialized, rematerialize
 from .to_loops import write_kernel
 
-ALONE = 1 << 16
-"""Elements from which one operation is a kernel: its result lies in kept memory, and threads share the work. One that chooses
-is from SMALL: NumPy takes 4 ns for each element of a `where`, which jumps, and a kernel 0.1 ns."""
 MOST_ARRAYS = 40  # inputs and outputs of one kernel; more are seldom of one loop, and make the call slow
 
 
@@ -138,7 +136,7 @@ class _Result:
         biggest = max(size(t) for t in tensors if t.dims is not None)
         unknown = any(t.dims is None or None in t.dims for n in own for t in n.outputs)
         drawn = any(self.walk.patterns[n].drawn is not None for n in own)
-        if not self.walk.small and biggest < SMALL and not (unknown or drawn):
+        if not self.walk.small and biggest < SMALL_ELEMENTS and not (unknown or drawn):
             raise NotFusibleError("it is too small to gain")
 
     def is_worth_alone(self, node: Node) -> bool:
@@ -146,7 +144,7 @@ class _Result:
         pattern = self.walk.patterns[node]
         elements = math.prod(BATCH if d is None else d for d in pattern.sizes.values())
         quick = node not in self.walk.choosing and pattern.scanned is None
-        if elements >= (ALONE if quick else SMALL):
+        if elements >= (LONE_ELEMENTS if quick else SMALL_ELEMENTS):
             return True
         if pattern.drawn is not None or pattern.scattered:
             return True  # NumPy's philox takes a hundred times as long

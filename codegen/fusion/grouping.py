@@ -44,6 +44,7 @@ from ..ir.partition import (
     node_of,
 )
 from ..ir.symbolic_shape import STEERING, SymbolicShapes
+from ..target import SMALL_ELEMENTS
 from .merge import Axes, Axis, Depth, FusionGroup, Join, merged
 from .op_rules import has_rule, rule_of
 from .to_loops import write_alone
@@ -59,7 +60,6 @@ DEEPEST = 120  # the longest chain of values in a kernel: code generation recurs
 MOST_PASSES = 4
 LATEST = 16  # how many open groups are searched for a common input with a node
 BATCH = 64  # the estimate of a size that is known only at run time
-SMALL = 4096  # elements below which NumPy's few calls are as fast as one kernel call
 
 
 class Walk:
@@ -238,7 +238,7 @@ class Walk:
             known = small.get(dims)
             if known is None:
                 count = element_count(dims)
-                known = small[dims] = count is not None and count < SMALL
+                known = small[dims] = count is not None and count < SMALL_ELEMENTS
             if not known or t in group_of:
                 return False
         return True

@@ -18,11 +18,10 @@ from dataclasses import dataclass, field
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import size
 from ..ir.partition import node_of
+from ..target import CACHED_ELEMENTS
 from .grouping import BATCH, MOST_NODES, Walk
 from .merge import Axes, Axis, FusionGroup
 from .op_rules import constant_of
-
-SMALLEST = 1 << 14  # elements of a tensor: smaller ones stay in the caches
 
 
 @dataclass(slots=True)
@@ -100,7 +99,7 @@ def _copies(walk: Walk, maker: FusionGroup, group: FusionGroup, operations_per_b
     """The nodes of `maker` that a group should have copies of."""
     own = {n for n in maker.nodes if _is_pointwise(walk, n)} - _random(walk, maker)
     # Views that stay nodes may be in both groups. Small tensors cost nothing to read.
-    read = [t for t in group.dims if t.op in own and t.op not in group.nodes and _elements(t) >= SMALLEST]
+    read = [t for t in group.dims if t.op in own and t.op not in group.nodes and _elements(t) >= CACHED_ELEMENTS]
     if len(read) < 2:
         return None
     inside: set[Node] = set()

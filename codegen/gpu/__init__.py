@@ -12,9 +12,9 @@
     autotune.py           measures candidates and keeps the fastest on disk
     roofline.py           what a program's calls launch, and what that takes by binaries and the maker's figures; without a GPU
     schedule.py           chooses tiles, warps and blocks of loop nests, products, convolutions, attention and copies
-    ir.py                 kernels, launches, routines and targets as plain data
+    ir.py                 kernels, launches and routines as plain data
 
-    bind/       node and shapes -> routines of a template          emit/       loop nests -> Triton text
+    ops/        ops and shapes -> routines of a template           emit/       loop nests -> Triton text
     templates/  kernels that are written by hand                   toolchain/  Triton text -> binaries, ahead of time
     driver/     the CUDA driver: memory, streams, copies, launches
 

@@ -25,14 +25,13 @@ from ..lower.region import Steps
 from ..options import KernelOptions
 from ..passes.attention_fusion import fuse_attention as with_attention
 from ..reference import reference_of, references_of
-from ..target import GPU_LONGEST_ROW, GPU_OPERATIONS_PER_BYTE
+from ..target import GPU_LONGEST_ROW, GPU_OPERATIONS_PER_BYTE, Target
 from . import families
 from .collectives import CollectiveKernel
 from .driver.device import Device
 from .driver.ipc import Lends
 from .graph_regions import GraphRegion, with_graph_regions
 from .horizontal_fusion import MultiTensorUpdate, fuse_updates
-from .ir import Target
 from .kernels import FusedGpuKernel, GpuContext, GpuKernel
 from .residency import HostKernel, ShapeKernel
 from .roofline import choice_of, constant_of

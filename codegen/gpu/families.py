@@ -29,12 +29,13 @@ from ..ir.fused_kernel import FusedKernel
 from ..ir.loop_nest import TileLoops
 from ..ir.nodes import PASSED_ON, PRODUCTS
 from ..ir.program import REFERENCE, Call, Updates, Work
-from .bind.conv import IMAGE_MAKERS, convolutions
-from .bind.copy import COPY_MAKERS
-from .bind.products import ATTENTION_MAKERS, product_template
-from .bind.rows import ROW_MAKERS
+from ..target import Target
 from .collectives import is_between_gpus
-from .ir import Choice, Shape, Target, Template
+from .ir import Choice, Shape, Template
+from .ops.conv import IMAGE_MAKERS, convolutions
+from .ops.copy import COPY_MAKERS
+from .ops.products import ATTENTION_MAKERS, product_template
+from .ops.rows import ROW_MAKERS
 from .residency import lives_on_device
 from .variables import ASSIGNS, assigns_in_place, gathers, row_change
 

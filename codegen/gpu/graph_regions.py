@@ -42,9 +42,9 @@ from ..ir.program import (
     slots_read,
 )
 from ..lower.region import constants_of, one_or_all, region_of
+from ..target import GPU_SMALL_DOWNLOAD
 from .driver.api import CudaError
 from .driver.array import DeviceArray
-from .driver.copies import SMALL_COPY
 from .driver.device import Device, Graph, NotCapturableError, capture
 from .families import ASSIGNMENTS_IN_PLACE, HARMLESS, LAUNCHING, SHAPES, VIEWS, family_of, loads
 from .residency import SMALL, belongs_on_device, received
@@ -248,7 +248,7 @@ class GraphRegion:
         """What becomes of an output, which the next run of the graph will overwrite."""
         if type(y) is not DeviceArray:
             return y
-        if i in self._leaving and 0 < y.nbytes <= SMALL_COPY:  # which is over before another run begins
+        if i in self._leaving and 0 < y.nbytes <= GPU_SMALL_DOWNLOAD:  # which is over before another run begins
             return self.device.coming_to_host(y)
         return self.device.copy(y, self._run.calls[-1].node)
 

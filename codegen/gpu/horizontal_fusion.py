@@ -27,7 +27,7 @@ from ..ir.loop_nest import LoopNest
 from ..ir.nodes import HANDLES, PASSED_ON
 from ..ir.program import Call, Instruction, Loop, NodeError, Program, Updates, Work
 from ..ir.schedule import GpuSchedule
-from ..target import GPU_BLOCK_ELEMENTS
+from ..target import GPU_BLOCK_ELEMENTS, GPU_LARGE_UPDATE
 from .driver.launch import LoadedRoutine
 from .emit.expr import Names
 from .emit.nest import triton_source
@@ -36,8 +36,6 @@ from .ir import Choice, Count, Grid, Launch, Parameter, Routine, Template, Trito
 from .kernels import GpuContext, GpuKernel, loaded
 from .schedule import Specialisation
 from .variables import OptimizerUpdate, mutable_values
-
-LARGE = 1 << 20  # elements from which a variable is updated by itself: some 10 microseconds, three launches' time
 
 _READS = frozenset(("Read", "ReadVariableOp"))
 _WITHOUT_WORK = PASSED_ON | {"NoOp"}
@@ -111,7 +109,7 @@ class _Gathering:
         places = [self.variables.get(i) for i in call.inputs[:count]]
         known = None not in places and len(set(places)) == len(places)
         rule = loops, node.inputs[gradient].dtype.base
-        is_large = (element_count(node.inputs[gradient].dims) or 0) >= LARGE
+        is_large = (element_count(node.inputs[gradient].dims) or 0) >= GPU_LARGE_UPDATE
         clashes = not known or self.changed & set(places) or self.made & set(call.inputs)
         if clashes or (not is_large and (rule != self.rule or len(self.pending) == MOST)):
             self.emit()

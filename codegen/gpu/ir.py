@@ -23,9 +23,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...graph.core.gpu_models import GPUS, SMALLEST_BLOCK_SHARED_BYTES
 from ..ir.schedule import GpuProductSchedule, GpuSchedule
-from ..target import MOST_BLOCKS, WARP
+from ..target import MOST_BLOCKS, WARP, Target
 
 _POINTED = {"i1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "u8": 1, "u16": 2, "u32": 4, "u64": 8,
             "fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8, "fp8e4nv": 1, "fp8e5": 1}  # fmt: skip
@@ -43,46 +42,6 @@ def triton_type(dtype: str) -> str:
         KeyError: kernels cannot have this type.
     """
     return TRITON_TYPES[dtype]
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A kind of GPU to compile for.
-
-    Attributes:
-        arch: its compute capability, times ten: 90.
-    """
-
-    arch: int
-
-    @property
-    def has_float8(self) -> bool:
-        """Whether its instructions convert and multiply numbers of 8 bits, as IEEE-like formats without infinities have them."""
-        return self.arch >= 89
-
-    @property
-    def has_copy_engine(self) -> bool:
-        """Whether tiles of matrices are fetched by an engine (TMA) that knows where a matrix ends."""
-        return self.arch >= 90
-
-    @property
-    def multiprocessors(self) -> int:
-        """How many there are; 0: that is not known."""
-        return GPUS[self.arch].multiprocessors if self.arch in GPUS else 0
-
-    @property
-    def block_shared_bytes(self) -> int:
-        """The most shared memory of a block. A device's own limit, `Device.block_shared_bytes`, is asked of its driver."""
-        known = GPUS.get(self.arch)
-        return known.block_shared_bytes if known else SMALLEST_BLOCK_SHARED_BYTES
-
-    def __str__(self) -> str:
-        return f"sm_{self.arch}"
-
-
-SM80 = Target(80)  # A100
-SM90 = Target(90)  # H100, H200
-SM100 = Target(100)  # B200
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ from ..fusion.optimizer_loops import update_of
 from ..ir.fused_kernel import FusedKernel
 from ..ir.program import Call, CallWork, Instruction, Program, Updates, Work, calls_of
 from ..memory.plan import TensorSizes
-from ..target import WARP
+from ..target import WARP, Target
 from .families import GATHERS, LOOPS, UPDATES
 from .horizontal_fusion import updates_choice
-from .ir import Choice, CompiledLaunch, Routine, Shape, Target, Template
+from .ir import Choice, CompiledLaunch, Routine, Shape, Template
 from .kernels import loops_template
 from .toolchain.compile import compile_kernel, compile_together
 from .variables import gather_template, update_choice

@@ -20,7 +20,7 @@ from ...graph.core.dtypes import DType, float32, float64
 from .. import target as machine
 from ..ir.loop_nest import LoopNest
 from ..ir.schedule import GpuProductSchedule, GpuSchedule
-from .ir import Target
+from ..target import Target
 
 # --- loop nests ------------------------------------------------------------------------------------------------------
 

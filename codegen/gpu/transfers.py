@@ -19,10 +19,11 @@ from ...graph.core.source_location import UNKNOWN
 from ...graph.resources.variable import VariableState
 from ..ir.nodes import HANDLES
 from ..ir.program import Builtin, Call, Instruction, Loop, Program, Recv, Send
+from ..target import GPU_SMALLEST_LEASE
 from .driver.array import DeviceArray
 from .driver.copies import HostCopy
 from .driver.device import Device
-from .driver.ipc import LEAST_BYTES, Lends, Outgoing, outgoing
+from .driver.ipc import Lends, Outgoing, outgoing
 from .families import HOST, WITHOUT_WAITING, family_of
 from .residency import received
 
@@ -52,7 +53,12 @@ def start(value: Any, destination: str, lends: Lends | None) -> Any:
         value = value.read()
     if type(value) is not DeviceArray or not value.nbytes:
         return to_host(value)
-    is_lent = lends is not None and value.nbytes >= LEAST_BYTES and "/device:GPU:" in destination and lends(destination)
+    is_lent = (
+        lends is not None
+        and value.nbytes >= GPU_SMALLEST_LEASE
+        and "/device:GPU:" in destination
+        and lends(destination)
+    )
     return (outgoing(value, destination) if is_lent else None) or value.device.coming_to_host(value)
 
 

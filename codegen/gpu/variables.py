@@ -27,7 +27,6 @@ from ..check import compare_update
 from ..fusion.optimizer_loops import SparseUpdate, sparse_update_of, update_of
 from ..fusion.table_loops import kept_in
 from ..ir.loop_nest import SUPPORTED, LoopNest, NotFusibleError
-from .bind.rows import fits, gathered, slices_of
 from .driver.allocator import Block
 from .driver.api import CudaError
 from .driver.array import DeviceArray
@@ -35,6 +34,7 @@ from .driver.device import Device
 from .emit.launches import routines, size_names
 from .ir import TRITON_TYPES, Choice, Choose, Shape, Template
 from .kernels import GpuContext, GpuKernel
+from .ops.rows import fits, gathered, slices_of
 from .residency import HostKernel, acquire, brought, lives_on_device, value_on
 from .schedule import specialise
 from .templates.tables import check_scatter, decaying_update, scatter, sparse_update

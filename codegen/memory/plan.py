@@ -29,8 +29,8 @@ from ...graph.core.shape import is_static
 from ..ir.fused_kernel import FusedKernel, inputs_of, nodes_of, outputs_of
 from ..ir.index_maps import VIEWS
 from ..ir.partition import PartitionStep, node_of
+from ..target import CACHE_LINE_BYTES
 
-ALIGNMENT = 64  # bytes: a cache line, and the alignment of vector loads
 _SAME_MEMORY = VIEWS | {"Transpose", "Enter", "Exit", "NextIteration", "Switch", "Merge", "LoopCond"}
 
 
@@ -264,7 +264,7 @@ def places(lives: Sequence[Piece]) -> tuple[tuple[int, ...], int]:
     total = 0
     for i in sorted(range(len(lives)), key=lambda i: (-lives[i].bytes, lives[i].first)):
         x = lives[i]
-        size = -(-x.bytes // ALIGNMENT) * ALIGNMENT
+        size = -(-x.bytes // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
         best, tightest, free = -1, None, 0
         for start, end, other in placed:
             y = lives[other]

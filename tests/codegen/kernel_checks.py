@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 from kernel_runner import loads, run_routine
 
-from dovetail.codegen.gpu.ir import SM80, SM90, SM100, Routine, Target
+from dovetail.codegen.gpu.ir import Routine
 from dovetail.codegen.gpu.toolchain.compile import compile_kernel
+from dovetail.codegen.target import SM80, SM90, SM100, Target
 
 TARGETS = (SM80, SM90, SM100)
 

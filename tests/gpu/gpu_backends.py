@@ -20,8 +20,9 @@ from strict_driver import StrictGpus, Touch, arguments_at, missing
 
 from dovetail.codegen.gpu.driver import api
 from dovetail.codegen.gpu.driver.device import device
-from dovetail.codegen.gpu.ir import Binary, Target, TritonKernel
+from dovetail.codegen.gpu.ir import Binary, TritonKernel
 from dovetail.codegen.gpu.toolchain import compile
+from dovetail.codegen.target import Target
 
 _ASKED = os.environ.get("DOVETAIL_TEST_GPU", "0")
 ON_DEVICE = _ASKED != "0"

@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 from triton_interpreter import run_kernel
 
-from dovetail.codegen.gpu.ir import Binary, Parameter, Target, TritonKernel, layout
+from dovetail.codegen.gpu.ir import Binary, Parameter, TritonKernel, layout
 from dovetail.codegen.gpu.toolchain.compile import facts_of
+from dovetail.codegen.target import Target
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 MACHINE = SOURCE.with_name("strict_machine.h")  # which it includes

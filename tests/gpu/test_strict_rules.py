@@ -17,7 +17,8 @@ from gpu_backends import ON_DEVICE, RecordedDriver, gpus_for_tests
 from dovetail.codegen.gpu.driver import api
 from dovetail.codegen.gpu.driver.device import device
 from dovetail.codegen.gpu.driver.launch import LoadedKernel
-from dovetail.codegen.gpu.ir import HEADER, SM80, SM90, Parameter, TritonKernel
+from dovetail.codegen.gpu.ir import HEADER, Parameter, TritonKernel
+from dovetail.codegen.target import SM80, SM90
 
 pytestmark = pytest.mark.skipif(ON_DEVICE, reason="the rules of the strict driver, which is not loaded")
 

@@ -23,7 +23,7 @@ import numpy as np
 from ....graph.core.dtypes import Array
 from ....graph.core.graph import Node
 from ....graph.ops.nn.conv_geometry import Window, channels_last, nhwc, window_of
-from ...target import NS_PER_FLOP, NS_PER_PART
+from ...target import FEW_CHANNELS, FILTER_PART_ELEMENTS, FILTER_PART_PIXELS, NS_PER_FLOP, NS_PER_PART
 from ..emit.instantiate import text_of
 from ..jit import Function
 from ..native.planner import Planner
@@ -32,11 +32,6 @@ from .gemm import FUNCTIONS, contract
 
 Functions: TypeAlias = Mapping[str, Function]
 """The compiled functions, by name."""
-
-# Pixels that a part of a filter's gradient sums at least: to write and add it takes a few hundredths of making it.
-_PIXELS = 2048
-_PARTS = 1 << 18  # numbers of all such parts at most
-_FEW = 8  # channels that fill half a tile
 
 
 # --- ops ---------------------------------------------------------------------------------------------------------------
@@ -68,11 +63,11 @@ def conv_input(
     fits = y.shape == (n, *_positions(window, shape), w.shape[3]) and inner == w.shape[2]
     if not fits or 0 in (y.size, height * width * inner):
         return None
-    if inner > _FEW and window.strides != (1, 1) and window.dilations != (1, 1):
+    if inner > FEW_CHANNELS and window.strides != (1, 1) and window.dilations != (1, 1):
         return None
     x = planner.empty(shape, grad.dtype)
     own, y = planner.ordered(w), planner.ordered(y)
-    if inner <= _FEW:
+    if inner <= FEW_CHANNELS:
         arguments = (
             y.ravel(), own.ravel(), x.ravel(), shape[1:], y.shape[1:],
             (*window.taps, *window.strides, *_before(window, shape)), window.dilations,
@@ -128,7 +123,7 @@ def conv_filter(
 
 def _parts(images: int, pixels: int, size: int) -> int:
     """In how many parts of equal size the sum over images is made, for a filter of that size. It depends on shapes alone."""
-    most = min(images, pixels // _PIXELS, _PARTS // size)
+    most = min(images, pixels // FILTER_PART_PIXELS, FILTER_PART_ELEMENTS // size)
     return next((parts for parts in range(most, 1, -1) if images % parts == 0), 1)
 
 
@@ -165,7 +160,7 @@ def conv_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | No
     if node.type == "Conv2DBackpropInput":
         dims = node.inputs[1].dims
         if dims is not None and dims[2] is not None:  # one of them does it, and each takes long to compile
-            names = ("overlay" if dims[2] <= _FEW else "contract",)
+            names = ("overlay" if dims[2] <= FEW_CHANNELS else "contract",)
 
     def call(compiled: Any, planner: Planner, *inputs: Array) -> Array | None:
         each = compiled if isinstance(compiled, tuple) else (compiled,)

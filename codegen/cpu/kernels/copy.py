@@ -15,19 +15,18 @@ from ....graph.core.dtypes import Array
 from ....graph.core.graph import Node
 from ....graph.resources.buffer_pool import buffers
 from ...ir.program import Kernel
+from ...target import FRESH_BYTES
 from ..native.planner import NotPlannableError, Planner
 from .node import RecordableKernel
 
 OPS = frozenset(("Reshape", "Pack", "ConcatV2"))
-FRESH = 32 << 20
-"""Results from so many bytes on get fresh memory from the C library. A smaller one gets memory that was used before, which is as fast."""
 
 
 def copy_kernel(node: Node, reference: Kernel, threads: int, check: bool) -> Kernel:
     """The reference, but with large results in reused memory. It needs no threads and no check."""
 
     def reshape(x: Any, shape: Any) -> Any:
-        return reference(_joined([x], 0) if _bytes_of([x]) >= FRESH and not x.flags.c_contiguous else x, shape)
+        return reference(_joined([x], 0) if _bytes_of([x]) >= FRESH_BYTES and not x.flags.c_contiguous else x, shape)
 
     return reshape if node.type == "Reshape" else JoinKernel(node.attrs.get("axis"), reference)
 
@@ -40,7 +39,7 @@ class JoinKernel(RecordableKernel):
         self._reference = reference
 
     def __call__(self, *inputs: Any) -> Any:
-        is_large = _bytes_of(inputs[:-1] if self._axis is None else inputs) >= FRESH
+        is_large = _bytes_of(inputs[:-1] if self._axis is None else inputs) >= FRESH_BYTES
         found = self._parts(inputs) if is_large else None
         return self._reference(*inputs) if found is None else _joined(*found)
 

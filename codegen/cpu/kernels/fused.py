@@ -20,14 +20,13 @@ from ...ir.fused_kernel import FusedKernel, KernelSizes
 from ...ir.loop_nest import READS, LoopNest
 from ...ir.schedule import CpuLoops, CpuSchedule
 from ...reference import references_of
+from ...target import COLUMN_STRIP
 from ..emit.module import NumbaSource, source_of
 from ..native.planner import LEAST, NotPlannableError, Planner
 from ..schedule import schedule_of
 from ..work_ranges import Ranges, nanoseconds, ranges_of
 from .node import PlannedKernel
 from .rows import ranges_of_rows
-
-STRIP = 512  # columns that a range of columns should have: memory is fast along rows
 
 
 class CpuFusedKernel(PlannedKernel):
@@ -129,4 +128,4 @@ def ranges_for(loops: LoopNest, schedule: CpuSchedule, sized: KernelSizes, threa
     if schedule.has_pieces:
         return ranges_of(max(1, -(-sizes[0] // schedule.tile)), time, threads)
     is_along = schedule.loops is CpuLoops.COLUMNS and schedule.shared == len(sizes) - 1
-    return ranges_of(sizes[schedule.shared], time, threads, STRIP if is_along else 1)
+    return ranges_of(sizes[schedule.shared], time, threads, COLUMN_STRIP if is_along else 1)

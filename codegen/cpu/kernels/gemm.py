@@ -19,6 +19,7 @@ from ....graph.core.dtypes import Array
 from ....graph.core.graph import Node
 from ...ir.nodes import transposed
 from ...ir.program import Kernel
+from ...target import LARGEST_PRODUCT, SMALLEST_PRODUCT
 from ..emit.instantiate import text_of
 from ..jit import Function
 from ..native.planner import Planner
@@ -68,10 +69,6 @@ def contract(
     planner.share_units(function, (x, w, y, room), numbers, schedule.units, schedule.threads)
 
 
-# Multiply-adds of one product: from where OpenBLAS takes threads, to where we use it again.
-SMALLEST, LARGEST = 1 << 18, 1 << 30
-
-
 class ProductKernel(NodeKernel):
     """The kernel of a product. Inside a native region it also does the small products that BLAS does elsewhere."""
 
@@ -80,7 +77,7 @@ class ProductKernel(NodeKernel):
         text = text_of("kernels/contraction_source", functions, node.outputs[0].dtype.base.name)
         super().__init__(node, reference, text, self._record, check=check)
         self._threads = threads
-        self._smallest = SMALLEST
+        self._smallest = SMALLEST_PRODUCT
 
     def enter_region(self) -> None:
         """Become part of a region: products of all sizes are done here, also while the region runs one by one."""
@@ -93,7 +90,7 @@ class ProductKernel(NodeKernel):
         if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
             return None
         rows, inner, columns = a.shape[-2], a.shape[-1], b.shape[-1]
-        if not self._smallest < rows * inner * columns <= LARGEST:
+        if not self._smallest < rows * inner * columns <= LARGEST_PRODUCT:
             return None
         try:
             stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])

@@ -31,6 +31,7 @@ from ...fusion.optimizer_loops import SparseUpdate, sparse_update_of, update_of
 from ...fusion.table_loops import added
 from ...ir.loop_nest import SUPPORTED, LoopNest, NotFusibleError
 from ...ir.program import Kernel
+from ...target import LONE_UPDATE_BYTES, SMALLEST_UPDATE
 from ..emit.module import source_of
 from ..jit import Function, TieredKernel, compile_now
 from ..native.plan_cache import PlanCache
@@ -39,9 +40,6 @@ from ..native.worker_pool import share
 from ..schedule import schedule_of
 from ..work_ranges import nanoseconds, ranges_of
 from .rows import add_rows
-
-SMALLEST = 1 << 3  # elements; below that NumPy takes about as long as a launch
-MOST_ALONE = 1 << 24  # bytes of a sparse gradient that one thread adds without summing: 4 ms
 
 
 class VariableKernel(TieredKernel):
@@ -128,7 +126,7 @@ def dense_update(node: Node) -> tuple[LoopNest, int, int] | None:
     if found is None:
         return None
     grad = node.inputs[found[2]]
-    if grad.dtype.base not in SUPPORTED or (element_count(grad.dims) or SMALLEST) < SMALLEST:
+    if grad.dtype.base not in SUPPORTED or (element_count(grad.dims) or SMALLEST_UPDATE) < SMALLEST_UPDATE:
         return None
     return found
 
@@ -185,7 +183,7 @@ class SparseUpdateKernel(VariableKernel):
         threads = self._threads
         if decays:
             grad = add_rows(self._sums, grad, indices, len(values[0]), threads)
-        elif self._found.rule.linear and grad.nbytes <= MOST_ALONE:
+        elif self._found.rule.linear and grad.nbytes <= LONE_UPDATE_BYTES:
             threads = 1
         else:
             indices, grad = self._summed(grad, indices, len(values[0]))

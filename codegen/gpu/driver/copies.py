@@ -21,13 +21,11 @@ from typing import Any
 
 import numpy as np
 
+from ...target import GPU_COPY_PIECE, GPU_SMALL_DOWNLOAD, GPU_SMALL_UPLOAD
 from .allocator import COPY_IN
 from .api import Event, bindings, check
 from .array import ArrayDevice, DeviceArray
 
-SMALL_COPY = 64 << 10  # bytes up to which a copy to the host is small
-SMALL_IN = 256 << 10  # the same of one to the device: 5 µs of a PCIe bus of 50 GB/s
-PIECE = 4 << 20  # bytes of a buffer for large ones: long enough that starting a copy does not show
 PIECES = 4  # in each direction
 _HALF = 2 << 20  # bytes of one half of the ring: a second one is taken while the first is copied
 _ALIGNED = 64
@@ -39,9 +37,9 @@ class Transfers:
 
     def __init__(self, device: ArrayDevice) -> None:
         self.device = device
-        self.pieces_out = _Buffers(PIECE, PIECES)
-        self.slots_out = _Buffers(SMALL_COPY, 1)
-        self._pieces_in = _Buffers(PIECE, PIECES)
+        self.pieces_out = _Buffers(GPU_COPY_PIECE, PIECES)
+        self.slots_out = _Buffers(GPU_SMALL_DOWNLOAD, 1)
+        self._pieces_in = _Buffers(GPU_COPY_PIECE, PIECES)
         self._halves = _Buffers(_HALF, 1)  # of the ring
         self._half: _Buffer | None = None
         self._at = _HALF
@@ -52,7 +50,7 @@ class Transfers:
     def to_device(self, value: np.ndarray[Any, Any], label: str) -> DeviceArray:
         """A copy on the device; kernels launched later see it. The value is contiguous, and may change afterwards."""
         device, size = self.device, value.nbytes
-        if size <= SMALL_IN:
+        if size <= GPU_SMALL_UPLOAD:
             with device.entered():
                 block, _ = device.pool.allocate(size, label, filled=True)
                 self._small_to_device(block.pointer, value)
@@ -63,8 +61,8 @@ class Transfers:
             if event is not None:
                 device.copy_in.wait(event)
             source = value.ctypes.data
-            for at in range(0, size, PIECE):
-                count = min(PIECE, size - at)
+            for at in range(0, size, GPU_COPY_PIECE):
+                count = min(GPU_COPY_PIECE, size - at)
                 buffer = self._pieces_in.take()
                 ctypes.memmove(buffer.address, source + at, count)
                 check(bindings().cuMemcpyHtoDAsync(block.pointer + at, buffer.address, count, device.copy_in.handle))
@@ -81,7 +79,7 @@ class Transfers:
         device = self.device
         if value.nbytes == 0:
             return
-        if value.nbytes <= SMALL_IN:
+        if value.nbytes <= GPU_SMALL_UPLOAD:
             with device.entered():
                 self._small_to_device(target.pointer, value)
             return
@@ -124,7 +122,7 @@ class HostCopy:
         with device.entered():
             device.must_run("a copy to the host")
             self._stream = device.compute
-            if array.nbytes > SMALL_COPY:
+            if array.nbytes > GPU_SMALL_DOWNLOAD:
                 self._stream = device.copy_out
                 self._stream.wait(device.compute.record())
             for _ in range(PIECES):
@@ -133,9 +131,9 @@ class HostCopy:
     def _begin(self, array: DeviceArray) -> None:
         """Begin the next piece, if there is one."""
         if self._begun < array.nbytes:
-            at, count = self._begun, min(PIECE, array.nbytes - self._begun)
+            at, count = self._begun, min(GPU_COPY_PIECE, array.nbytes - self._begun)
             of = self.transfers
-            buffer = (of.slots_out if array.nbytes <= SMALL_COPY else of.pieces_out).take()
+            buffer = (of.slots_out if array.nbytes <= GPU_SMALL_DOWNLOAD else of.pieces_out).take()
             check(bindings().cuMemcpyDtoHAsync(buffer.address, array.pointer + at, count, self._stream.handle))
             self.pieces.append((buffer, self._stream.record(), at, count))
             self._begun += count
@@ -186,8 +184,8 @@ class _Buffers:
             return _Buffer(address, self.free)
 
     def _more(self) -> None:
-        begin = int(check(bindings().cuMemHostAlloc(PIECE, _PORTABLE)))  # it stays
-        self.free.extendleft((begin + at, None) for at in range(0, PIECE, self.size))
+        begin = int(check(bindings().cuMemHostAlloc(GPU_COPY_PIECE, _PORTABLE)))  # it stays
+        self.free.extendleft((begin + at, None) for at in range(0, GPU_COPY_PIECE, self.size))
 
 
 @dataclass(eq=False, slots=True)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ....graph.core.settings import setting
-from ..ir import Target
+from ...target import Target
 from .allocator import Kept, Pool
 from .api import PEER_ENABLED, Event, Stream, architecture_of, bindings, check, error, gpu_count, product_of
 from .array import ArrayDevice, DeviceArray

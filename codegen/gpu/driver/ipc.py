@@ -26,11 +26,11 @@ from typing import Any
 import numpy as np
 
 from ....graph.core.errors import ResourceExhaustedError
+from ...target import GPU_SMALLEST_LEASE
 from .allocator import COPY_IN, Block
 from .api import Event, bindings, check
 from .array import ArrayDevice, DeviceArray
 
-LEAST_BYTES = 256 << 10  # smaller tensors are faster through host memory than by a lease
 GRANULE = 2 << 20  # bytes that the driver gets at once: an allocation of whole granules shares them with no other
 HANDLE_BYTES = 64  # CU_IPC_HANDLE_SIZE
 _LAZY_PEERS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
@@ -74,7 +74,7 @@ class Outgoing:
 def outgoing(array: DeviceArray, destination: str) -> Outgoing | None:
     """The array as an `Outgoing`; None if it is small, or its memory is not the pool's, or there is no room for a copy to lend."""
     block = array._owner
-    if type(block) is not Block or array.nbytes < LEAST_BYTES:
+    if type(block) is not Block or array.nbytes < GPU_SMALLEST_LEASE:
         return None
     if block.size % GRANULE:
         device = array.device

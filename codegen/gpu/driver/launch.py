@@ -16,11 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ....graph.core.errors import InternalError, ResourceExhaustedError
+from ...target import GPU_DEFAULT_SHARED_BYTES
 from ..ir import Binary, Parameter, Routine, layout
 from .api import CudaError, bindings, check, error
 from .device import Device
-
-_WITHOUT_ASKING = 48 << 10  # bytes of dynamic shared memory that every kernel may have
 
 
 class Arguments:
@@ -67,7 +66,7 @@ class LoadedKernel:
         with device.entered():
             self.module = check(driver.cuModuleLoadData(binary.image))
             self.function = check(driver.cuModuleGetFunction(self.module, binary.entry.encode()))
-            if binary.shared_bytes > _WITHOUT_ASKING:
+            if binary.shared_bytes > GPU_DEFAULT_SHARED_BYTES:
                 which = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 check(driver.cuFuncSetAttribute(self.function, which, binary.shared_bytes))
         self._call: Callable[..., tuple[Any]] = driver.cuLaunchKernel

@@ -6,5 +6,5 @@
     expr.py           values as Triton expressions; templates write their epilogues with it, too
     device_math.py    `vecmath` translated to Triton: the polynomials of the CPU; Philox and the distributions
 
-It knows the IR and `gpu/ir.py` only: no nodes, no devices. `bind`, `templates` and the launchers import it.
+It knows the IR and `gpu/ir.py` only: no nodes, no devices. `ops`, `templates` and the launchers import it.
 """

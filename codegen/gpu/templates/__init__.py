@@ -10,6 +10,6 @@
 
 Each module has plain functions from element types, static facts and flags to `Routine`s (`gpu/ir.py`). Where one of several may be the
 fastest, the function gives a list, likely ones first, for the autotuner. Sizes are parameters, so one kernel serves all batch sizes;
-of those that are `known` never to change, multiples of 16 give vector loads. `bind` and the launchers import this package; it
+of those that are `known` never to change, multiples of 16 give vector loads. `ops` and the launchers import this package; it
 imports `emit` and `ir`.
 """

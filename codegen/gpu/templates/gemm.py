@@ -29,9 +29,9 @@ from dataclasses import dataclass, replace
 from ....graph.core.dtypes import DType, float32, float64
 from ...ir.loop_nest import TileLoops, plain
 from ...ir.schedule import GpuProductSchedule, GpuSchedule
-from ...target import GPU_FLOAT8_SUMS
+from ...target import GPU_FLOAT8_SUMS, Target
 from ..emit.expr import stored_as
-from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, Target, triton_type
+from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, triton_type
 from ..schedule import TURNED, can_describe, product_schedules
 from .text import Constants, EpilogueWriter, TilePosition, dot, inside, lines, make_launch, parts_added
 

@@ -1,6 +1,6 @@
 """Sorts of rows: short ones by one block each, others by their digits.
 
-Rows of up to LONGEST_SORTED elements of 32 bits or less are sorted by one block each, together with their places as one word of 64
+Rows of up to GPU_LONGEST_SORTED elements of 32 bits or less are sorted by one block each, together with their places as one word of 64
 bits: so equal elements keep their order, and the places come for nothing. Each element becomes a *key*, an unsigned integer: the larger the
 element, the smaller its key.
 
@@ -26,7 +26,6 @@ from .text import address, arguments, make_launch
 
 _launch = partial(make_launch, contract=False)
 
-LONGEST_SORTED = 4096  # elements of a row that is sorted in one block
 _DIGITS = 16
 _BLOCK = (("BLOCK", GPU_BLOCK_ELEMENTS),)
 _EACH = Grid((Count(("before",)),))
@@ -157,7 +156,7 @@ def sort(dtype: DType, length: int) -> Routine:
 
     Args:
         dtype: of at most 32 bits.
-        length: the longest row; a kernel serves all that have no more elements than the next power of two, LONGEST_SORTED at most.
+        length: the longest row; a kernel serves all that have no more elements than the next power of two, GPU_LONGEST_SORTED at most.
     """
     wide, word, _ = _key(dtype)
     body = _BLOCK_SORT.format(wide=wide, word=word)

@@ -29,8 +29,8 @@ from typing import Any
 
 from ....graph.core.errors import FailedPreconditionError, InternalError
 from ... import artifact_cache
-from ...target import WARP, cores
-from ..ir import Binary, Target, TritonKernel, layout
+from ...target import WARP, Target, cores
+from ..ir import Binary, TritonKernel, layout
 from .workers import Places
 
 logger = logging.getLogger(__name__)

@@ -21,7 +21,8 @@ import threading
 from collections.abc import Callable
 
 from ....graph.core.errors import InternalError
-from ..ir import Binary, Target, TritonKernel
+from ...target import Target
+from ..ir import Binary, TritonKernel
 
 logger = logging.getLogger(__name__)
 

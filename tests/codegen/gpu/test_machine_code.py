@@ -7,10 +7,11 @@ import pytest
 from machine_code import Code, Facts, facts_of_code, one_line, parsed
 
 from dovetail.codegen.gpu.emit.launches import routines
-from dovetail.codegen.gpu.ir import HEADER, SM90, Parameter, TritonKernel
+from dovetail.codegen.gpu.ir import HEADER, Parameter, TritonKernel
 from dovetail.codegen.gpu.schedule import specialise
 from dovetail.codegen.gpu.toolchain.compile import compile_kernel
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
+from dovetail.codegen.target import SM90
 from dovetail.graph.core.dtypes import float32
 from dovetail.graph.core.errors import FailedPreconditionError
 

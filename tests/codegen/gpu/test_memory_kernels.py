@@ -18,8 +18,8 @@ from gpu_routines import chosen
 from machine_code import Facts, disassembler, facts_of_code
 
 import dovetail as dt
-from dovetail.codegen.gpu.ir import SM90
 from dovetail.codegen.gpu.toolchain.compile import compile_kernel, triton_version
+from dovetail.codegen.target import SM90
 
 pytest.importorskip("triton")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dovetail.codegen.gpu.emit.launches import fused
-from dovetail.codegen.gpu.ir import SM80, SM90, SM100, Routine
+from dovetail.codegen.gpu.ir import Routine
 from dovetail.codegen.gpu.schedule import (
     attention_schedules,
     convolution_schedules,
@@ -22,6 +22,7 @@ from dovetail.codegen.gpu.templates.gemm import matmul
 from dovetail.codegen.gpu.toolchain.compile import key_of
 from dovetail.codegen.ir.loop_nest import LoopNest, LoopNestBuilder
 from dovetail.codegen.ir.schedule import GpuProductSchedule, GpuSchedule
+from dovetail.codegen.target import SM80, SM90, SM100
 from dovetail.graph.core.dtypes import bfloat16, float32, float64
 
 pytest.importorskip("triton")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.gpu.bind.conv import IMAGE_MAKERS
-from dovetail.codegen.gpu.bind.products import ATTENTION_MAKERS
+from dovetail.codegen.gpu.ops.conv import IMAGE_MAKERS
+from dovetail.codegen.gpu.ops.products import ATTENTION_MAKERS
 from dovetail.codegen.ir.nodes import PRODUCTS
 from dovetail.graph.core.gpu_models import DEFAULT_GPU, GPU_MODELS, MATRIX_OPS, Work, model_named, work_of
 

@@ -10,9 +10,9 @@ from kernel_checks import compiles
 
 import dovetail as dt
 from dovetail.codegen.gpu.emit.launches import routines
-from dovetail.codegen.gpu.ir import SM80, SM90, SM100
 from dovetail.codegen.gpu.schedule import specialise
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
+from dovetail.codegen.target import SM80, SM90, SM100
 from dovetail.graph.core.dtypes import bfloat16, float8_e4m3fn, float8_e5m2, float32
 
 pytestmark = pytest.mark.gpu

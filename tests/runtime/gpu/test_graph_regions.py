@@ -212,9 +212,9 @@ def test_large_feeds_are_copied_beside_the_graph_that_still_runs(fake, monkeypat
     from dovetail.codegen.gpu import graph_regions
     from dovetail.codegen.gpu.driver import copies
 
-    monkeypatch.setattr(copies, "SMALL_COPY", 64)
-    monkeypatch.setattr(copies, "SMALL_IN", 64)
-    monkeypatch.setattr(graph_regions, "SMALL_COPY", 2)  # and what is fetched is copied on the GPU first
+    monkeypatch.setattr(copies, "GPU_SMALL_DOWNLOAD", 64)
+    monkeypatch.setattr(copies, "GPU_SMALL_UPLOAD", 64)
+    monkeypatch.setattr(graph_regions, "GPU_SMALL_DOWNLOAD", 2)  # and what is fetched is copied on the GPU first
     losses, (region,) = adam("/gpu:0", 8, batch=4)
     reference, _ = adam("/cpu:0", 8, batch=4)
     np.testing.assert_allclose(losses, reference, rtol=1e-5)

@@ -95,7 +95,7 @@ def test_no_more_than_fit_into_one_launch(fake, monkeypatch):
 
 
 def test_large_variables_keep_launches_of_their_own(fake, monkeypatch):
-    monkeypatch.setattr(horizontal_fusion, "LARGE", 1000)
+    monkeypatch.setattr(horizontal_fusion, "GPU_LARGE_UPDATE", 1000)
 
     def build():
         parameters = variables(*SHAPES)

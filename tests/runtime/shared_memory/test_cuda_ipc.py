@@ -15,7 +15,8 @@ from gpu_backends import RecordedDriver, gpus_for_tests
 
 import dovetail as dt
 from dovetail.codegen.gpu.driver.device import device
-from dovetail.codegen.gpu.driver.ipc import GRANULE, LEAST_BYTES, Incoming, closed, handle_of, opened, outgoing
+from dovetail.codegen.gpu.driver.ipc import GRANULE, Incoming, closed, handle_of, opened, outgoing
+from dovetail.codegen.target import GPU_SMALLEST_LEASE
 from dovetail.runtime.shared_memory import cuda_ipc
 from dovetail.runtime.shared_memory.cuda_ipc import CudaIpc, ExportTable
 from dovetail.runtime.wire.messages import Message, encode
@@ -23,7 +24,7 @@ from dovetail.runtime.wire.schema import WireError
 
 FOLDERS = [str(Path(__file__).resolve().parents[2] / folder) for folder in ("gpu", "codegen")]
 WAIT_S = 60.0
-COUNT = LEAST_BYTES // 4 + 3
+COUNT = GPU_SMALLEST_LEASE // 4 + 3
 HERE, THERE = "/job:w/replica:0/task:0", "/job:w/replica:0/task:1"
 
 

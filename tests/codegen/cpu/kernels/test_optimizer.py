@@ -11,9 +11,10 @@ from region_calls import kernel_of
 
 import dovetail as dt
 from dovetail.codegen.cpu.backend import NumbaBackend
-from dovetail.codegen.cpu.kernels.optimizer import SMALLEST, UpdateKernel
+from dovetail.codegen.cpu.kernels.optimizer import UpdateKernel
 from dovetail.codegen.fusion.optimizer_loops import update
 from dovetail.codegen.reference import reference_of
+from dovetail.codegen.target import SMALLEST_UPDATE
 from dovetail.graph.core.dtypes import as_dtype, float32
 from dovetail.graph.core.errors import FailedPreconditionError, InternalError, InvalidArgumentError
 from dovetail.graph.ops.state.training import RULES, apply_update
@@ -138,8 +139,8 @@ def test_checking_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_small_variables_stay_with_numpy() -> None:
-    assert not isinstance(Update("GradientDescent", {}, "float32", (SMALLEST - 1,)).kernel, UpdateKernel)
-    assert isinstance(Update("GradientDescent", {}, "float32", (SMALLEST,)).kernel, UpdateKernel)
+    assert not isinstance(Update("GradientDescent", {}, "float32", (SMALLEST_UPDATE - 1,)).kernel, UpdateKernel)
+    assert isinstance(Update("GradientDescent", {}, "float32", (SMALLEST_UPDATE,)).kernel, UpdateKernel)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

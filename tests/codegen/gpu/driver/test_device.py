@@ -15,20 +15,10 @@ from dovetail.codegen.gpu import autotune
 from dovetail.codegen.gpu.driver import api
 from dovetail.codegen.gpu.driver.allocator import rounded
 from dovetail.codegen.gpu.driver.array import DeviceArray
-from dovetail.codegen.gpu.driver.copies import PIECE
 from dovetail.codegen.gpu.driver.device import Device, NotCapturableError, capture, device
 from dovetail.codegen.gpu.driver.launch import Arguments, LoadedKernel, LoadedRoutine, NotSuitableError
-from dovetail.codegen.gpu.ir import (
-    HEADER,
-    SM90,
-    Count,
-    Grid,
-    Launch,
-    Parameter,
-    Routine,
-    Scratch,
-    TritonKernel,
-)
+from dovetail.codegen.gpu.ir import HEADER, Count, Grid, Launch, Parameter, Routine, Scratch, TritonKernel
+from dovetail.codegen.target import GPU_COPY_PIECE, SM90
 from dovetail.graph.core.errors import ResourceExhaustedError
 
 pytestmark = pytest.mark.gpu
@@ -116,7 +106,7 @@ def test_a_process_that_was_forked_is_told_so(fake, monkeypatch):
 # --- copies ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [0, 1, 1000, 16384, 16385, PIECE // 4 + 1, 6 * PIECE // 4 + 3])
+@pytest.mark.parametrize("count", [0, 1, 1000, 16384, 16385, GPU_COPY_PIECE // 4 + 1, 6 * GPU_COPY_PIECE // 4 + 3])
 def test_there_and_back(gpu, count):
     x = np.arange(count, dtype=np.float32)
     there = gpu.from_host(x)
@@ -505,7 +495,7 @@ def test_numpy_takes_a_copy(gpu):
         np.asarray(x, copy=False)
 
 
-@pytest.mark.parametrize("count", [1, 1000, PIECE // 4 + 1, 6 * PIECE // 4 + 3])
+@pytest.mark.parametrize("count", [1, 1000, GPU_COPY_PIECE // 4 + 1, 6 * GPU_COPY_PIECE // 4 + 3])
 def test_a_copy_to_the_host_that_has_begun(gpu, count):
     x = np.arange(count, dtype=np.float32)
     there = gpu.from_host(x)

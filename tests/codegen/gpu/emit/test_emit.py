@@ -17,12 +17,13 @@ from dovetail.codegen.check import agree
 from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.gpu.emit.expr import rows_in
 from dovetail.codegen.gpu.emit.launches import routines
-from dovetail.codegen.gpu.ir import SM80, SM90, Routine
+from dovetail.codegen.gpu.ir import Routine
 from dovetail.codegen.gpu.schedule import Specialisation, specialise
 from dovetail.codegen.ir.fused_kernel import FusedKernel
 from dovetail.codegen.ir.loop_nest import LoopNest, LoopNestBuilder
 from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.codegen.passes.decompose import functionalize_random
+from dovetail.codegen.target import SM80, SM90
 from dovetail.graph.core.build import apply
 from dovetail.graph.core.dtypes import bfloat16, float16, float32
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from kernel_checks import TARGETS, compiles, run
 
-from dovetail.codegen.gpu.ir import SM80, SM90, Target
 from dovetail.codegen.gpu.templates.attention import attention, attention_sizes
 from dovetail.codegen.ir.schedule import GpuProductSchedule
+from dovetail.codegen.target import SM80, SM90, Target
 from dovetail.graph.core.dtypes import DType, bfloat16, float16, float32, int32
 
 pytest.importorskip("triton")

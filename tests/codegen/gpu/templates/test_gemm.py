@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from kernel_checks import TARGETS, check, compiles, run
 
-from dovetail.codegen.gpu.ir import SM80, SM90, SM100, Target
 from dovetail.codegen.gpu.schedule import product_schedules
 from dovetail.codegen.gpu.templates.gemm import matmul, product_sizes
 from dovetail.codegen.gpu.toolchain.compile import compile_kernel
 from dovetail.codegen.ir.loop_nest import BINARY, UNARY, LoopNestBuilder, TileLoops
 from dovetail.codegen.ir.schedule import GpuProductSchedule
+from dovetail.codegen.target import SM80, SM90, SM100, Target
 from dovetail.graph.core.dtypes import (
     DType,
     bfloat16,

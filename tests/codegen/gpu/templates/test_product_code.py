@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from machine_code import Code, disassembler, facts_of_code
 
-from dovetail.codegen.gpu.ir import SM90, Routine
+from dovetail.codegen.gpu.ir import Routine
 from dovetail.codegen.gpu.templates.attention import attention
 from dovetail.codegen.gpu.templates.conv import convolution
 from dovetail.codegen.gpu.templates.gemm import matmul
 from dovetail.codegen.gpu.toolchain.compile import compile_kernel
 from dovetail.codegen.ir.schedule import GpuProductSchedule
+from dovetail.codegen.target import SM90
 from dovetail.graph.core.dtypes import DType, bfloat16, float32
 from dovetail.graph.ops.nn.conv_geometry import Window
 

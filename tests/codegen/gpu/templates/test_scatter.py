@@ -8,8 +8,9 @@ from kernel_checks import compiles
 from kernel_runner import run_routine
 
 from dovetail.codegen.fusion.optimizer_loops import sparse_update
-from dovetail.codegen.gpu.ir import SM80, SM90, Routine
+from dovetail.codegen.gpu.ir import Routine
 from dovetail.codegen.gpu.templates import sort, tables
+from dovetail.codegen.target import SM80, SM90
 from dovetail.graph.core.dtypes import (
     bfloat16,
     bool_,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from kernel_runner import run_routine
 
-from dovetail.codegen.gpu.ir import SM80, SM90, SM100
 from dovetail.codegen.gpu.templates.strided_copy import Move, moves
 from dovetail.codegen.gpu.toolchain.compile import compile_kernel
+from dovetail.codegen.target import SM80, SM90, SM100
 from dovetail.graph.core.dtypes import as_dtype
 
 pytestmark = pytest.mark.gpu

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from dovetail.codegen.fusion.window_loops import image_sizes
-from dovetail.codegen.gpu.bind.conv import window_ways
-from dovetail.codegen.gpu.ir import SM90, Routine
+from dovetail.codegen.gpu.ir import Routine
+from dovetail.codegen.gpu.ops.conv import window_ways
 from dovetail.codegen.gpu.templates import tables
 from dovetail.codegen.gpu.templates.attention import attention
 from dovetail.codegen.gpu.templates.conv import convolution
@@ -16,6 +16,7 @@ from dovetail.codegen.gpu.templates.sort import sort
 from dovetail.codegen.gpu.templates.strided_copy import Move, moves
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder, TileLoops
 from dovetail.codegen.ir.schedule import GpuProductSchedule
+from dovetail.codegen.target import SM90
 from dovetail.graph.core.dtypes import bfloat16, float32, int32
 from dovetail.graph.ops.nn.conv_geometry import Window
 

@@ -17,23 +17,11 @@ import pytest
 from kernel_runner import run_kernel
 
 from dovetail.codegen.gpu.emit.device_math import functions
-from dovetail.codegen.gpu.ir import (
-    HEADER,
-    SM80,
-    SM90,
-    SM100,
-    Binary,
-    Count,
-    Grid,
-    Parameter,
-    Scratch,
-    Target,
-    TritonKernel,
-    layout,
-)
+from dovetail.codegen.gpu.ir import HEADER, Binary, Count, Grid, Parameter, Scratch, TritonKernel, layout
 from dovetail.codegen.gpu.toolchain import compile
 from dovetail.codegen.gpu.toolchain.compile import compile_kernel, facts_of, key_of
 from dovetail.codegen.gpu.toolchain.workers import Helper, Places
+from dovetail.codegen.target import SM80, SM90, SM100, Target
 from dovetail.graph.core.errors import InternalError
 
 pytest.importorskip("triton")

@@ -7,9 +7,10 @@ import pytest
 from kernel_checks import TARGETS, check, compiles, run
 
 from dovetail.codegen.fusion.window_loops import WINDOW_OPS, image_sizes
-from dovetail.codegen.gpu.bind.conv import need_window_type, window_ways
-from dovetail.codegen.gpu.ir import SM90, Routine, Target
+from dovetail.codegen.gpu.ir import Routine
+from dovetail.codegen.gpu.ops.conv import need_window_type, window_ways
 from dovetail.codegen.ir.loop_nest import NotFusibleError
+from dovetail.codegen.target import SM90, Target
 from dovetail.graph.core.dtypes import DType, bfloat16, bool_, float16, float32, float64, int8, int64
 from dovetail.graph.ops.nn.conv_geometry import Window
 

@@ -1,4 +1,4 @@
-"""Binds nodes to templates: from a node's types and attributes, then the shapes of a run, to routines, sizes and output shapes.
+"""How ops use templates: from a node's types and attributes, then the shapes of a run, to routines, sizes and output shapes.
 
     products.py   matrix products; attention and its gradient
     conv.py       convolutions, depthwise convolutions, pooling, and their gradients

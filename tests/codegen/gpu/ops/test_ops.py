@@ -8,11 +8,12 @@ from kernel_checks import compiles
 from kernel_runner import run_routine
 
 from dovetail.codegen.fusion import table_loops
-from dovetail.codegen.gpu.bind import rows
 from dovetail.codegen.gpu.horizontal_fusion import MOST, multi_tensor_update, sizes_of
-from dovetail.codegen.gpu.ir import SM80, Routine
+from dovetail.codegen.gpu.ir import Routine
+from dovetail.codegen.gpu.ops import rows
 from dovetail.codegen.gpu.templates import sort, tables
 from dovetail.codegen.ir.loop_nest import LoopNest, LoopNestBuilder, Scan
+from dovetail.codegen.target import SM80
 from dovetail.graph.core.dtypes import (
     bfloat16,
     float16,

@@ -19,11 +19,11 @@ from ....graph.core.dtypes import NUMBERS, DType
 from ....graph.core.graph import Node
 from ...fusion.table_loops import MOST_COORDINATES, PIECE, kept_in, piece_totals, running, running_in_pieces
 from ...ir.loop_nest import SUPPORTED, LoopNestBuilder, Scan
-from ...target import GPU_BLOCKS
+from ...target import GPU_BLOCKS, GPU_LONGEST_SORTED
 from ..emit.expr import Names
 from ..emit.launches import candidates, fused, launches, one_after_another, size_names
 from ..ir import Choice, Count, Routine, Scratch, Shape, Template, triton_type
-from ..templates.sort import LONGEST_SORTED, long_sort, sort
+from ..templates.sort import long_sort, sort
 from ..templates.tables import check_scatter, gather, gather_nd, launch_sizes, scatter
 
 _MOST_LOOKED_AT = 1 << 34  # indices by all segments that seek their rows: more would take longer than the host does
@@ -98,7 +98,7 @@ def _top_k(node: Node) -> Template:
             return None
         sizes = {"before": math.prod(shape[:-1]), "length": shape[-1], "k": k}
         made = (*shape[:-1], k)
-        in_a_block = shape[-1] <= LONGEST_SORTED and dtype.size <= 4
+        in_a_block = shape[-1] <= GPU_LONGEST_SORTED and dtype.size <= 4
         routine = sort(dtype, shape[-1]) if in_a_block else long
         return Choice([routine], sizes, [(made, dtype.np), (made, np.dtype(np.int32))])
 

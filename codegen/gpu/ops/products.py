@@ -18,7 +18,8 @@ from ....graph.core.dtypes import FLOAT8
 from ....graph.core.graph import Node
 from ...ir.loop_nest import TileLoops, plain
 from ...ir.nodes import transposed
-from ..ir import Choice, Count, Routine, Scratch, Shape, Target, Template
+from ...target import Target
+from ..ir import Choice, Count, Routine, Scratch, Shape, Template
 from ..templates.attention import attention, attention_sizes
 from ..templates.gemm import added, matmul, product_sizes
 
