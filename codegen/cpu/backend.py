@@ -114,7 +114,9 @@ def fuse_nodes(c: Compilation) -> None:
 
     Needs the final graph: counter-based random numbers, and no products of narrow floats. Leaves `fusion`, whose kernels have no schedule.
     """
-    c.fusion = fuse(c.graph, small=_backend(c).fuses_small(c.graph), again=OPERATIONS_PER_BYTE, numbers=True)
+    c.fusion = fuse(
+        c.graph, small=_backend(c).fuses_small(c.graph), operations_per_byte=OPERATIONS_PER_BYTE, copies_scalars=True
+    )
 
 
 def schedule_loops(c: Compilation) -> None:

@@ -121,9 +121,9 @@ def _saved(loops: LoopNest) -> tuple[int, ...]:
     computed: set[int] = set()
     found: set[int] = set()
     for i, each in enumerate(passes, 1):
-        computed.update(filter(is_worth_it, loops.behind(each.roots, is_reduced)))
+        computed.update(filter(is_worth_it, loops.backward_slice(each.roots, is_reduced)))
         later = [root for after in passes[i:] for root in after.roots]
-        found |= computed.intersection(loops.behind(later, lambda i: i in computed or is_reduced(i)))
+        found |= computed.intersection(loops.backward_slice(later, lambda i: i in computed or is_reduced(i)))
     return tuple(sorted(found))
 
 

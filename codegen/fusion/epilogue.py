@@ -1,8 +1,8 @@
 """Prologue and epilogue fusion: elementwise kernels fused into a product or convolution. A dense layer becomes one kernel.
 
-A matrix product or a convolution runs as a template (`triton_templates`). A template can compute on tiles while they are in
-registers: on its operands' tiles after the load, and on its result's tile before the store. After fusion, some kernels do only
-such work. This pass fuses them into the product, the *anchor*:
+A matrix product or a convolution runs as a template (`gpu/templates`). A template can compute on tiles while they are in registers: on
+operands after the load, and on the result before the store. After fusion, some kernels do only such work. This pass fuses them into
+the product, the *anchor*:
 
     the epilogue     the kernel that takes its result: bias, activation, residual, casts. A reshape may lie between. If later
                      steps also take the (reshaped) result, it becomes one more output
@@ -28,11 +28,11 @@ from ..ir.nodes import transposed
 from ..ir.partition import BeginLoop, EndLoop, LeaveUnless, PartitionGraph, PartitionStep, RecvTensor
 
 ANCHORS = {"MatMul": (2, 2), "BatchMatMulV2": (3, 2), "Conv2D": (4, 0), "Conv2DBackpropInput": (4, 0)}
-"""Ops that others are joined to: axes of their template, and how many of the inputs may have work before them."""
+"""The ops that get prologues and epilogues: the number of their template's axes, and of the inputs that may have a prologue."""
 
-FLOATS = (float32, float16, bfloat16)  # what anchors compute
-STORED = (*FLOATS, *FLOAT8)  # what their operands are made from
-MOST_BEFORE = 12  # values of a prologue kernel, which is computed again for each tile
+FLOATS = (float32, float16, bfloat16)  # of anchors
+STORED = (*FLOATS, *FLOAT8)  # of the inputs of their prologues
+MOST_BEFORE = 12  # values of a prologue, which is recomputed for each tile
 _FENCES = (RecvTensor, BeginLoop, EndLoop, LeaveUnless)
 
 
@@ -51,7 +51,7 @@ class Edge:
     tile: int
 
     @property
-    def beside(self) -> tuple[Tensor, ...]:
+    def extra(self) -> tuple[Tensor, ...]:
         """The kernel's inputs other than its tile."""
         return self.kernel.inputs[: self.tile] + self.kernel.inputs[self.tile + 1 :]
 
@@ -84,15 +84,17 @@ class EpilogueKernel(FusedKernel):
         return [None if e is None else e.loops for e in self.edges]
 
     def parts_of_inputs(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Sequence[Any]]]:
-        """What is given as `inputs`: the anchor's operands, and what each edge reads beside its tile."""
+        """Splits the kernel's `inputs` into the anchor's operands and the extra inputs of each edge."""
         operands = len(operands_of(self.anchor)[0])
-        return list(inputs[:operands]), _cut(inputs[operands:], [0 if e is None else len(e.beside) for e in self.edges])
+        return list(inputs[:operands]), _split(
+            inputs[operands:], [0 if e is None else len(e.extra) for e in self.edges]
+        )
 
     def parts_of_shapes(self, shapes: Sequence[Any]) -> tuple[Sequence[Any], Any, list[Sequence[Any]]]:
-        """What is given as `shapes`: the values for the anchor, the shape of the reshape, and the `shapes` of each edge."""
+        """Splits the kernel's `shapes` into the anchor's values, the shape of the reshape, and the `shapes` of each edge."""
         looked = len(operands_of(self.anchor)[1])
         first = looked + (self.reshape is not None)
-        rest = _cut(shapes[first:], [0 if e is None else len(e.kernel.shapes) for e in self.edges])
+        rest = _split(shapes[first:], [0 if e is None else len(e.kernel.shapes) for e in self.edges])
         return shapes[:looked], shapes[looked] if first > looked else None, rest
 
     def text(self) -> str:
@@ -102,7 +104,7 @@ class EpilogueKernel(FusedKernel):
         return "\n".join(f"{at} {self.anchor.type}: {e.loops.loops}" for at, e in found if e)
 
 
-def _cut(values: Sequence[Any], lengths: Iterable[int]) -> list[Sequence[Any]]:
+def _split(values: Sequence[Any], lengths: Iterable[int]) -> list[Sequence[Any]]:
     """Values cut into pieces of these lengths."""
     left = iter(values)
     return [list(itertools.islice(left, n)) for n in lengths]
@@ -117,23 +119,23 @@ def fuse_epilogues(
     """
     if not any(isinstance(s, Node) and s.type in ANCHORS for s in steps):
         return tuple(steps)
-    return _Joining(partition, steps).result()
+    return _EpilogueFusion(partition, steps).result()
 
 
-class _Joining:
+class _EpilogueFusion:
     def __init__(self, partition: PartitionGraph, steps: Sequence[PartitionStep | FusedKernel]) -> None:
         self.steps: list[PartitionStep | FusedKernel | None] = list(steps)
         self.fed = {t for _, t in partition.feeds}
         self.fetched = {t for _, t in partition.fetches}
         self.maker: dict[Tensor, int] = {}
-        self.takers: dict[Tensor, list[int]] = {}
+        self.consumers: dict[Tensor, list[int]] = {}
         self.fences = [0]  # before each step, the number of steps that nothing moves across
         for i, step in enumerate(steps):
             self.fences.append(self.fences[-1] + isinstance(step, _FENCES))
             if isinstance(step, FusedKernel):
                 self.maker.update(dict.fromkeys(step.outputs, i))
             for t in dict.fromkeys(inputs_of(step)):
-                self.takers.setdefault(t, []).append(i)
+                self.consumers.setdefault(t, []).append(i)
 
     def result(self) -> tuple[PartitionStep | FusedKernel, ...]:
         for i, step in enumerate(self.steps):
@@ -149,13 +151,13 @@ class _Joining:
 
     def join(self, at: int, anchor: Node) -> None:
         """Fuse an anchor with its edges, at the position of the last of them."""
-        before = [self.kernel_before(at, anchor, i) for i in range(ANCHORS[anchor.type][1])]
-        behind = self.kernel_behind(at, anchor)
+        before = [self.prologue_of(at, anchor, i) for i in range(ANCHORS[anchor.type][1])]
+        behind = self.epilogue_of(at, anchor)
         if behind is None and not any(before):
             return
         edge, reshape, there = behind or (None, None, at)
         edges = [None if b is None else b[1] for b in before] or [None, None]
-        joined = _joined(anchor, (*edges, edge), reshape)
+        joined = _epilogue_kernel(anchor, (*edges, edge), reshape)
         for place in (at, *(b[0] for b in before if b is not None)):
             self.steps[place] = None
         if reshape is not None:
@@ -164,25 +166,25 @@ class _Joining:
 
     # --- behind ----------------------------------------------------------------------------------------------------
 
-    def kernel_behind(self, at: int, anchor: Node) -> tuple[Edge, Node | None, int] | None:
+    def epilogue_of(self, at: int, anchor: Node) -> tuple[Edge, Node | None, int] | None:
         """The epilogue kernel, the reshape before it, and the kernel's position."""
         tile, reshape = anchor.outputs[0], None
-        takers = self.takers.get(tile, [])
-        first = self.steps[takers[0]] if takers else None
+        consumers = self.consumers.get(tile, [])
+        first = self.steps[consumers[0]] if consumers else None
         if isinstance(first, Node) and first.type == "Reshape" and first.inputs[0] is tile:
             # another shape of the same rows
             out = first.outputs[0]
-            alone = len(takers) == 1 and tile not in self.fetched and out not in self.fed
+            alone = len(consumers) == 1 and tile not in self.fetched and out not in self.fed
             if not alone or anchor.type != "MatMul" or not _same_columns(tile, out):
                 return None
-            tile, reshape, takers = out, first, self.takers.get(out, [])
-        kernel = self.kernel(takers[0], at) if takers else None
-        edge = None if kernel is None else edge_behind(kernel, tile, ANCHORS[anchor.type][0])
+            tile, reshape, consumers = out, first, self.consumers.get(out, [])
+        kernel = self.kernel(consumers[0], at) if consumers else None
+        edge = None if kernel is None else epilogue_edge(kernel, tile, ANCHORS[anchor.type][0])
         if kernel is None or edge is None:
             return None
-        if (len(takers) > 1 or tile in self.fetched) and tile not in kernel.outputs:
+        if (len(consumers) > 1 or tile in self.fetched) and tile not in kernel.outputs:
             edge = _with_tile(edge, tile)
-        return edge, reshape, takers[0]
+        return edge, reshape, consumers[0]
 
     def kernel(self, place: int, at: int) -> FusedKernel | None:
         """The kernel in a place, if it may be moved to another."""
@@ -193,16 +195,16 @@ class _Joining:
 
     # --- before ----------------------------------------------------------------------------------------------------
 
-    def kernel_before(self, at: int, anchor: Node, which: int) -> tuple[int, Edge] | None:
+    def prologue_of(self, at: int, anchor: Node, which: int) -> tuple[int, Edge] | None:
         """The position of the kernel that makes an operand, and the kernel."""
         operand = anchor.inputs[which]
         place = self.maker.get(operand)
         kernel = None if place is None else self.kernel(place, at)
         if place is None or kernel is None or operand in self.fetched:
             return None
-        if kernel.outputs != (operand,) or self.takers[operand] != [at] or anchor.inputs.count(operand) != 1:
+        if kernel.outputs != (operand,) or self.consumers[operand] != [at] or anchor.inputs.count(operand) != 1:
             return None
-        edge = edge_before(kernel, ANCHORS[anchor.type][0], transposed(anchor)[which])
+        edge = prologue_edge(kernel, ANCHORS[anchor.type][0], transposed(anchor)[which])
         return None if edge is None else (place, edge)
 
 
@@ -215,7 +217,7 @@ def _same_columns(before: Tensor, after: Tensor) -> bool:
 # --- kernels as edges ------------------------------------------------------------------------------------------------
 
 
-def edge_behind(kernel: FusedKernel, tile: Tensor, rank: int) -> Edge | None:
+def epilogue_edge(kernel: FusedKernel, tile: Tensor, rank: int) -> Edge | None:
     """A kernel as the epilogue of a template whose result has `rank` axes; None when it cannot be one.
 
     The kernel's space has exactly the axes of the tile. Of the axes that the template collapses into one (those of a stack, or
@@ -231,7 +233,7 @@ def edge_behind(kernel: FusedKernel, tile: Tensor, rank: int) -> Edge | None:
     return _edge(kernel, position, [max(axis - many + 1, 0) for axis in range(count)])
 
 
-def edge_before(kernel: FusedKernel, rank: int, is_transposed: bool) -> Edge | None:
+def prologue_edge(kernel: FusedKernel, rank: int, is_transposed: bool) -> Edge | None:
     """A kernel as a prologue on an operand; None when it cannot be or does not pay.
 
     One input has all axes, and at most twice the bytes of the output. The kernel computes nothing costly. Each other input has at
@@ -279,7 +281,7 @@ def _edge(kernel: FusedKernel, position: int, to: Sequence[int]) -> Edge | None:
 
 
 def _with_tile(edge: Edge, tile: Tensor) -> Edge:
-    """With the tile itself as one more output, for its other consumers."""
+    """The edge with the tile itself as one more output, for its other consumers."""
     kernel, loops = edge.kernel, edge.loops.loops
     number = next(i for i, v in enumerate(loops.values) if v.op == "load" and v.data == 0)
     store = Store(number, tuple(range(len(loops.reduced))))
@@ -292,8 +294,8 @@ def _with_tile(edge: Edge, tile: Tensor) -> Edge:
     return Edge(kernel, replace(edge.loops, loops=replace(loops, stores=(*loops.stores, store))), edge.tile)
 
 
-def _joined(anchor: Node, edges: tuple[Edge | None, ...], reshape: Node | None) -> EpilogueKernel:
-    """Everything as one step."""
+def _epilogue_kernel(anchor: Node, edges: tuple[Edge | None, ...], reshape: Node | None) -> EpilogueKernel:
+    """The step that replaces the anchor and its edges."""
     (*before, behind), found = edges, [e for e in edges if e is not None]
     loaded, looked = operands_of(anchor)
     inputs = [t if e is None else e.kernel.inputs[e.tile] for t, e in zip(loaded, before, strict=True)]
@@ -302,7 +304,7 @@ def _joined(anchor: Node, edges: tuple[Edge | None, ...], reshape: Node | None) 
     told = {f.name: getattr(base, f.name) for f in fields(FusedKernel)}
     told |= {
         "nodes": (*nodes, *(behind.kernel.nodes if behind else ())),
-        "inputs": (*inputs, *(t for e in found for t in e.beside)),
+        "inputs": (*inputs, *(t for e in found for t in e.extra)),
         "shapes": (*looked, *(reshape.inputs[1:] if reshape else ()), *(t for e in found for t in e.kernel.shapes)),
         "outputs": behind.kernel.outputs if behind else anchor.outputs,
     }

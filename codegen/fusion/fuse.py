@@ -23,7 +23,7 @@ from .merge import FusionGroup
 from .rematerialize import Rematerialized, rematerialize
 from .to_loops import write_kernel
 
-MOST_ARRAYS = 40  # inputs and outputs of one kernel; more are seldom of one loop, and make the call slow
+MOST_ARRAYS = 40  # inputs and outputs of one kernel; more of them seldom belong to one loop, and they slow the call
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Fusion:
 
 
 class _Result:
-    """The kernels of the groups that a walk has formed."""
+    """Makes the kernels of the groups that a walk has formed."""
 
     def __init__(self, walk: Walk, lone: bool, again: Rematerialized) -> None:
         self.walk = walk
@@ -74,7 +74,7 @@ class _Result:
         """The kernels of the groups that pay, at the positions of their last nodes."""
         if not self.walk.groups:
             return Fusion(self.partition.steps, self.reasons)
-        takers = self.walk.takers
+        consumers = self.walk.consumers
         kernels: dict[Node, FusedKernel] = {}
         gone: set[Node] = set()
         self.home = {n: g for g in self.walk.groups for n in self.own(g)}
@@ -82,7 +82,7 @@ class _Result:
             own = self.own(group)
             try:
                 self.check_worth(group, own)
-                kernel = self.kernel(group, takers, set(group.nodes))
+                kernel = self.kernel(group, consumers, set(group.nodes))
             except NotFusibleError as e:
                 if group in self.again.nodes:  # its nodes need tensors that no kernel would write
                     self.again.undo()
@@ -94,8 +94,8 @@ class _Result:
         inside = {view for k in kernels.values() for view in k.nodes if view in self.views}
         # A kernel with a lookup takes the table from outside, even if other kernels have a copy.
         inside -= {t.op for k in kernels.values() for t in (*k.inputs, *k.shapes)}
-        gone.update(self.dropped(sorted(inside, key=self.place.__getitem__), takers, gone))
-        gone.update(self.unasked(kernels.values(), takers, gone))
+        gone.update(self.unused_views(sorted(inside, key=self.place.__getitem__), consumers, gone))
+        gone.update(self.unused_shapes(kernels.values(), consumers, gone))
         steps: list[PartitionStep | FusedKernel] = []
         for step in self.partition.steps:
             node = node_of(step)
@@ -106,25 +106,29 @@ class _Result:
         return Fusion(tuple(steps), self.reasons)
 
     def own(self, group: FusionGroup) -> list[Node]:
-        """The nodes of a group that are neither views nor copies: other steps may take their outputs."""
+        """The nodes of a group that are neither views nor copies. Other steps may take their outputs."""
         copies = self.again.of(group)
         return [n for n in group.nodes if n not in self.views and n not in copies]
 
-    def dropped(self, inside: Sequence[Node], takers: dict[Tensor, list[object]], gone: set[Node]) -> list[Node]:
-        """The views that only kernels with copies of them take, so that the views themselves are dropped. In the order of the partition."""
+    def unused_views(
+        self, inside: Sequence[Node], consumers: dict[Tensor, list[object]], gone: set[Node]
+    ) -> list[Node]:
+        """The views that only kernels with copies of them take, in the order of the partition. The views themselves are dropped."""
         out: list[Node] = []
         left = set(gone)
         for view in reversed(inside):
-            if all(t is not None and t in left for t in takers.get(view.outputs[0], ())):
+            if all(t is not None and t in left for t in consumers.get(view.outputs[0], ())):
                 out.append(view)
                 left.add(view)
         return out
 
-    def unasked(self, kernels: Iterable[FusedKernel], takers: dict[Tensor, list[object]], gone: set[Node]) -> set[Node]:
-        """Shapes that are taken only by kernels that know them."""
+    def unused_shapes(
+        self, kernels: Iterable[FusedKernel], consumers: dict[Tensor, list[object]], gone: set[Node]
+    ) -> set[Node]:
+        """Shapes whose only consumers are kernels that know them."""
         found = {n for k in kernels for n in k.nodes if n.type == "Shape"}
         found -= {t.op for k in kernels for t in (*k.inputs, *k.shapes)}
-        return {n for n in found if all(isinstance(t, Node) and t in gone for t in takers.get(n.outputs[0], ()))}
+        return {n for n in found if all(isinstance(t, Node) and t in gone for t in consumers.get(n.outputs[0], ()))}
 
     def check_worth(self, group: FusionGroup, own: Sequence[Node]) -> None:
         copied = sum(self.walk.patterns[n].is_masked for n in group.nodes)
@@ -143,7 +147,7 @@ class _Result:
         """Whether the group is large, or NumPy is slow on it, needs several passes or reads memory in strides."""
         pattern = self.walk.patterns[node]
         elements = math.prod(BATCH if d is None else d for d in pattern.sizes.values())
-        quick = node not in self.walk.choosing and pattern.scanned is None
+        quick = node not in self.walk.selecting and pattern.scanned is None
         if elements >= (LONE_ELEMENTS if quick else SMALL_ELEMENTS):
             return True
         if pattern.drawn is not None or pattern.scattered:
@@ -151,12 +155,12 @@ class _Result:
         across = node.type in EXTREMES and pattern.position != max(pattern.sizes)
         return across or node.type in LAST_AXIS or node.type == "OneHot"
 
-    def kernel(self, group: FusionGroup, takers: dict[Tensor, list[object]], members: set[Node]) -> FusedKernel:
+    def kernel(self, group: FusionGroup, consumers: dict[Tensor, list[object]], members: set[Node]) -> FusedKernel:
         """The kernel of a finished group."""
         number = {axis: i for i, axis in enumerate(group.space)}
         outputs = [
             t for n in self.own(group) for t in n.outputs
-            if t in self.again.lent or any(self.is_outside(taker, t, members) for taker in takers.get(t, ()))
+            if t in self.again.lent or any(self.is_outside(consumer, t, members) for consumer in consumers.get(t, ()))
         ]  # fmt: skip
         if not outputs:  # nodes that run for their own sake, as targets of a step do
             outputs = list(max(self.own(group), key=self.place.__getitem__).outputs)
@@ -174,11 +178,11 @@ class _Result:
             raise NotFusibleError("a size is unknown")
         return kernel
 
-    def is_outside(self, taker: object, tensor: Tensor, members: set[Node]) -> bool:
+    def is_outside(self, consumer: object, tensor: Tensor, members: set[Node]) -> bool:
         """Whether a tensor of the group with these nodes has an outside consumer without a copy of its own."""
-        if taker in members and taker not in self.views:
+        if consumer in members and consumer not in self.views:
             return False
-        return not (isinstance(taker, Node) and tensor.op in self.again.of(self.home.get(taker)))
+        return not (isinstance(consumer, Node) and tensor.op in self.again.of(self.home.get(consumer)))
 
     def predicated(self, kernel: FusedKernel) -> FusedKernel:
         """The kernel with the tensors that show whether its nodes are dead."""
@@ -196,9 +200,9 @@ def fuse(
     small: bool = False,
     lone: bool = False,
     types: Sequence[DType] = SUPPORTED,
-    again: float = 0.0,
-    numbers: bool = False,
-    longest: int = 0,
+    operations_per_byte: float = 0.0,
+    copies_scalars: bool = False,
+    longest_scan: int = 0,
 ) -> Fusion:
     """Decide which nodes become one kernel.
 
@@ -207,13 +211,14 @@ def fuse(
         small: also fuse groups that are too small to gain.
         lone: also make a kernel of a single node that fuses with nothing.
         types: the element types that kernels support.
-        again: operations that take as long as reading one byte, for rematerialization; 0: no rematerialization.
-        numbers: let each kernel have its own copy of arithmetic on scalars. Scalars with other consumers also stay as nodes.
-        longest: the longest axis of a running sum; 0: any length.
+        operations_per_byte: operations that take as long as reading one byte, for rematerialization; 0: no rematerialization.
+        copies_scalars: let each kernel have its own copy of arithmetic on scalars. Scalars with other consumers also stay as nodes.
+        longest_scan: the longest axis of a running sum; 0: any length.
 
     Guarantees: every value is made before its consumers run. Sends, receives, stateful nodes and all other steps keep their
     order. A fused node's value exists outside its kernel only if a step there takes it.
     """
-    walk = Walk(partition, small=small, types=types, numbers=numbers, longest=longest)
+    walk = Walk(partition, small=small, types=types, copies_scalars=copies_scalars, longest_scan=longest_scan)
     walk.walk()
-    return _Result(walk, lone, rematerialize(walk, again) if again else Rematerialized()).result()
+    copies = rematerialize(walk, operations_per_byte) if operations_per_byte else Rematerialized()
+    return _Result(walk, lone, copies).result()

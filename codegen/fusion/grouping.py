@@ -39,11 +39,11 @@ from ..ir.partition import (
     RecvTensor,
     RunPredicated,
     SendTensor,
-    asked_for,
     inputs_of_step,
+    needed_tokens,
     node_of,
 )
-from ..ir.symbolic_shape import STEERING, SymbolicShapes
+from ..ir.symbolic_shape import CONTROL_FLOW_OPS, SymbolicShapes
 from ..target import SMALL_ELEMENTS
 from .merge import Axes, Axis, Depth, FusionGroup, Join, merged
 from .op_rules import has_rule, rule_of
@@ -70,7 +70,7 @@ class Walk:
         patterns: the index maps of the nodes in groups, and of views.
         views: views, and arithmetic on scalars, that stay nodes and of which groups may have copies.
         reasons: node name -> why it is in no group.
-        choosing: nodes that select between two values for each element.
+        selecting: nodes that select between two values for each element.
         predicates: the predicates of nodes that may be dead.
     """
 
@@ -80,13 +80,13 @@ class Walk:
         *,
         small: bool,
         types: Sequence[DType] = SUPPORTED,
-        numbers: bool = False,
-        longest: int = 0,
+        copies_scalars: bool = False,
+        longest_scan: int = 0,
     ) -> None:
         self.partition = partition
         self.types = types
-        self.numbers = numbers
-        self.longest = longest
+        self.copies_scalars = copies_scalars
+        self.longest_scan = longest_scan
         self.small = small
         self.fed = {t for _, t in partition.feeds}
         self.open: dict[FusionGroup, None] = {}  # in order
@@ -94,38 +94,38 @@ class Walk:
         self.patterns: dict[Node, IndexMaps] = {}
         self.views: set[Node] = set()  # that stay nodes
         self.reading: set[FusionGroup] = set()  # open ones that read rows of variables
-        self.at_hand: set[Node] = set()  # those of them that may be copied here
+        self.copyable: set[Node] = set()  # those of them that may be copied here
         self.reasons: dict[str, str] = {}
         self.groups: dict[FusionGroup, None] = {}
-        self.choosing: set[Node] = set()
+        self.selecting: set[Node] = set()
         self.depth: dict[Node, Depth] = {}
         self.small_dims: dict[Dims, bool] = {}
         self.guards = Predicates()
         self.predicates: dict[Node, tuple[Node | int, ...]] = {}
-        self.asked = asked_for(partition)
+        self.needed_tokens = needed_tokens(partition)
         self.makers: dict[Tensor, Node] = {}  # the makers of tensors whose symbolic shape says more than the static one
         self.sizes = SymbolicShapes(self.makers)
 
     def walk(self) -> None:
         """Form the groups."""
         for step in self.partition.steps:
-            sources = self.guards.see(step)
+            sources = self.guards.visit(step)
             if isinstance(step, Node):
                 self.node(step, sources)
             elif isinstance(step, RunPredicated):
                 self.predicates[step.node] = step.after
                 self.node(step.node, sources)
             elif isinstance(step, SendTensor):
-                self.taken(inputs_of_step(step))
+                self.close_makers(inputs_of_step(step))
             elif not isinstance(step, AwaitNode):
                 # A kernel runs at the position of its last node. If a node after a receive joined, the others would wait for
                 # another task while this one is idle.
                 self.open.clear()
                 if not isinstance(step, RecvTensor):  # a loop starts, tests or ends: nothing moves across
-                    self.at_hand.clear()
+                    self.copyable.clear()
 
     def node(self, node: Node, sources: Predicate) -> None:
-        self.see(node)
+        self.note_sizes(node)
         if node.type in ("Const", "Placeholder"):
             return
         if self.reading and node.type not in _READS and any(t.dtype is resource for t in node.inputs):
@@ -135,51 +135,51 @@ class Walk:
         if not self.small and node.type not in RANDOM_OPS and self.is_small(node):
             self.reasons[node.name] = "it is too small to gain"
             if self.open:
-                self.taken(node.inputs)
+                self.close_makers(node.inputs)
             return
         try:
             if any(t in self.fed for t in node.outputs):
-                raise NotFusibleError("a value is fed for it")
-            if node in self.asked:
-                raise NotFusibleError("it tells others whether its branch is taken")
+                raise NotFusibleError("its value is fed")
+            if node in self.needed_tokens:
+                raise NotFusibleError("other steps need to know whether it is dead")
             rule_of(node)
             pattern = self.patterns[node] = index_maps_of(node).with_sizes(node, self.sizes)
             for t in (*(t for t, _ in pattern.data_of(node)), *node.outputs):
                 if t.dtype not in self.types:
                     is_place = t.dtype.is_ref
                     raise NotFusibleError(
-                        "it takes a variable's place" if is_place else f"{t.dtype.name} stays with NumPy"
+                        "it takes a reference to a variable" if is_place else f"{t.dtype.name} stays with NumPy"
                     )
-            if pattern.is_masked and not all(map(has_rule, self.takers.get(node.outputs[0], ()))):
-                raise NotFusibleError("it is copied for others anyway")
-            if self.longest and pattern.scanned is not None:
+            if pattern.is_masked and not all(map(has_rule, self.consumers.get(node.outputs[0], ()))):
+                raise NotFusibleError("a consumer outside kernels needs its result")
+            if self.longest_scan and pattern.scanned is not None:
                 self.check_length(pattern)
             alone = write_alone(node, pattern)
             if "select" in alone.operations:
-                self.choosing.add(node)
+                self.selecting.add(node)
             if alone.depth > DEEPEST:
-                raise NotFusibleError("it does too much one after the other")
+                raise NotFusibleError("its chain of operations is too long")
             self.depth[node] = alone.depth, int(bool(pattern.reduced))
-            self.taken([node.inputs[i] for i in pattern.before])
-            self.taken([t for t, labels in zip(node.inputs, pattern.inputs, strict=True) if labels is None])
+            self.close_makers([node.inputs[i] for i in pattern.before])
+            self.close_makers([t for t, labels in zip(node.inputs, pattern.inputs, strict=True) if labels is None])
         except NotFusibleError as e:
             self.reasons[node.name] = str(e)
             self.patterns.pop(node, None)
-            self.taken(node.inputs)
+            self.close_makers(node.inputs)
             return
         if pattern.scattered:
             self.scattered(node, pattern, sources)
         elif not self.joined(node, pattern, sources):
-            self.taken(node.inputs)
-            if pattern.is_view or self.is_number(node, pattern):
+            self.close_makers(node.inputs)
+            if pattern.is_view or self.is_scalar_arithmetic(node, pattern):
                 self.views.add(node)
-                self.at_hand.add(node)
+                self.copyable.add(node)
             else:
                 self.start(node, pattern, sources)
 
-    def see(self, node: Node) -> None:
-        """Take in what a node's sizes are."""
-        if node.opdef.name not in STEERING and (not self.fed or self.fed.isdisjoint(node.outputs)):
+    def note_sizes(self, node: Node) -> None:
+        """Record the symbolic sizes of a node's outputs."""
+        if node.opdef.name not in CONTROL_FLOW_OPS and (not self.fed or self.fed.isdisjoint(node.outputs)):
             if not node.opdef.is_stateful:
                 self.makers.update(dict.fromkeys(node.outputs, node))
             self.sizes.see(node)
@@ -190,14 +190,14 @@ class Walk:
         if group is not None and group in self.open and group.sources == sources and not group.reduced:
             inside = {*group.nodes, node}
             if len(group.nodes) < MOST_NODES and all(
-                t in inside for made in group.made for t in self.takers.get(made, ())
+                t in inside for made in group.made for t in self.consumers.get(made, ())
             ):
                 join = merged([group], pattern.data_of(node), pattern, self.known)
                 if join is not None:
                     self.add(group, node, pattern, join.mapping)
                     self.close_scatter(group)
                     return
-        self.taken(node.inputs)
+        self.close_makers(node.inputs)
         self.start(node, pattern, sources)
         self.close_scatter(next(reversed(self.groups)))
 
@@ -207,7 +207,7 @@ class Walk:
         self.open.pop(group, None)
 
     @cached_property
-    def takers(self) -> dict[Tensor, list[object]]:
+    def consumers(self) -> dict[Tensor, list[object]]:
         """The consumers of each tensor: nodes, steps that are not nodes, and None for a fetch."""
         out: dict[Tensor, list[object]] = {}
         for step in self.partition.steps:
@@ -221,14 +221,12 @@ class Walk:
         """Leave running sums along long axes to kernels of their own, which cut few and long rows into pieces."""
         (along,) = pattern.reduced
         size = pattern.sizes[along]
-        if size is None or size > self.longest:
-            raise NotFusibleError(
-                "its axis is long, or of a size that is not known: a kernel of its own can cut that into pieces"
-            )
+        if size is None or size > self.longest_scan:
+            raise NotFusibleError("its axis is long or of unknown size: a kernel of its own splits it")
 
-    def is_number(self, node: Node, pattern: IndexMaps) -> bool:
+    def is_scalar_arithmetic(self, node: Node, pattern: IndexMaps) -> bool:
         """Whether it computes a scalar from scalars, which each group may compute for itself."""
-        return self.numbers and not pattern.space and not node.opdef.is_stateful and None not in pattern.inputs
+        return self.copies_scalars and not pattern.space and not node.opdef.is_stateful and None not in pattern.inputs
 
     def is_small(self, node: Node) -> bool:
         """Whether a node is small and takes nothing from a group. A fast check that skips most nodes of most graphs."""
@@ -245,8 +243,8 @@ class Walk:
 
     # --- consumers -------------------------------------------------------------------------------------------------
 
-    def taken(self, tensors: Iterable[Tensor]) -> None:
-        """Another step takes these tensors: close the groups that make them."""
+    def close_makers(self, tensors: Iterable[Tensor]) -> None:
+        """Close the groups that make these tensors, because another step takes them."""
         for t in tensors:
             group = self.group_of.get(t)
             if group is not None and group in self.open:
@@ -255,7 +253,7 @@ class Walk:
     def known(self, group: FusionGroup, tensor: Tensor) -> Axes | None:
         """A tensor's axes in a group that makes or reads it, directly or through views."""
         found = group.dims.get(tensor)
-        if found is not None or tensor.op not in self.at_hand:
+        if found is not None or tensor.op not in self.copyable:
             return found
         pattern = self.patterns[tensor.op]
         if not pattern.is_view:
@@ -272,7 +270,7 @@ class Walk:
     # --- joining ---------------------------------------------------------------------------------------------------
 
     def joined(self, node: Node, pattern: IndexMaps, sources: Predicate) -> bool:
-        """Put the node into an open group that it fits into, if there is one."""
+        """Put the node into an open group that it fits, if there is one."""
         data = pattern.data_of(node)
         makers = [
             g
@@ -287,7 +285,7 @@ class Walk:
         for groups in ([*makers], *([g] for g in makers), *([g] for g in readers)):
             if not groups or sum(len(g.nodes) for g in groups) >= MOST_NODES:
                 continue
-            values, passes = self.deep(groups, node)
+            values, passes = self.depths(groups, node)
             if values > DEEPEST or passes > MOST_PASSES:
                 continue
             join = merged(groups, data, pattern, self.known)
@@ -301,7 +299,7 @@ class Walk:
             return True
         return False
 
-    def deep(self, groups: Iterable[FusionGroup], node: Node) -> Depth:
+    def depths(self, groups: Iterable[FusionGroup], node: Node) -> Depth:
         """The longest chains from the inputs of groups up to a node."""
         before = [g.depth[t] for g in groups for t in node.inputs if t in g.depth]
         values, passes = self.depth[node]
@@ -342,7 +340,7 @@ class Walk:
             group.reads_state = True
         if group.reads_state:
             self.reading.add(group)
-        depth = self.deep([group], node)
+        depth = self.depths([group], node)
         for t, labels in zip(node.outputs, pattern.outputs, strict=True):
             group.depth[t] = depth
             group.dims[t] = tuple(None if x is None else mapping[x] for x in labels)
@@ -359,13 +357,13 @@ class Walk:
         if tensor in group.dims:
             return
         view = tensor.op
-        if view in self.at_hand:
+        if view in self.copyable:
             pattern = self.patterns[view]
             axis_of = {label: axis for label, axis in zip(pattern.outputs[0], axes, strict=True) if label is not None}
             for t, labels in pattern.data_of(view):
                 self.read(group, t, tuple(None if x is None else axis_of[x] for x in labels))
             group.nodes.append(view)
-            group.depth[tensor] = self.deep([group], view)
+            group.depth[tensor] = self.depths([group], view)
         elif tensor in self.group_of:
-            self.taken([tensor])
+            self.close_makers([tensor])
         group.dims[tensor] = axes

@@ -1,9 +1,9 @@
 """Fusion groups, and whether several groups and a node fit in one iteration space.
 
 A group is a set of nodes whose values lie in one iteration space (`ir/loop_nest.py`). A node names its own axes by labels
-(`ir/index_maps.py`). A tensor that node and group share maps each label to an axis of the group. Groups that share tensors merge in
-the same way. They fit if every label maps to an axis, no two map to the same, sizes agree, and every value lies in the whole space
-or in its kept (not reduced) axes.
+(`ir/index_maps.py`). A tensor that node and group share maps each label to an axis of the group. Tensors that groups share map their
+axes in the same way. They fit if every label maps to an axis of its own, sizes agree, and every value lies in the whole space or in its
+kept (not reduced) axes.
 """
 
 from __future__ import annotations

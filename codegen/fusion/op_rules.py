@@ -20,8 +20,7 @@ from .table_loops import first_extreme
 from .tracer import Symbol, SymbolicMath, literal
 
 Rule = Callable[..., "Symbol | tuple[Symbol, ...]"]
-"""(node, values of the inputs, and then of what the node's pattern asks for beside: a position, or an element of a row that is looked
-up) -> value of the output, or those of several."""
+"""(node, values of its inputs, then a position or a gathered element if its index maps ask for one) -> value of the output, or several."""
 
 _math = SymbolicMath()
 
@@ -77,7 +76,7 @@ def _cross_entropy(node: Node, logits: Symbol, y: Symbol) -> tuple[Symbol, ...]:
 
 
 def _sparse_cross_entropy(node: Node, logits: Symbol, label: Symbol, position: Symbol) -> tuple[Symbol, ...]:
-    """The loss of a label out of range that no earlier check refused is NaN, and so is its gradient."""
+    """A label out of range that no earlier check refused has the loss and the gradient NaN."""
     log_p = _log_softmax(node, logits)
     label = _math.cast(label, int64)
     there, found = (label >= 0) & (label < _count(logits, int64)), label == position

@@ -14,9 +14,9 @@ from ..ir.loop_nest import LoopNest, Value
 _SPREAD_NAN = frozenset(
     ("neg", "abs", "sqrt", "exp", "expm1", "log", "log1p", "tanh", "erf", "add", "sub", "mul", "div")
 )
-"""Operations whose result is NaN when one of what they take is."""
+"""Operations whose result is NaN if an operand is."""
 _SPREAD_NAN_ALONG = frozenset(("sum", "prod"))
-"""Reductions of which that is true, whatever is done for speed."""
+"""Reductions whose result is NaN if an element is, in every implementation."""
 
 
 def is_below_zero(loops: LoopNest, number: int) -> bool:

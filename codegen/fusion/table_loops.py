@@ -205,7 +205,7 @@ PIECE = 8192  # elements
 def first_extreme(kind: str, x: Symbol, position: Symbol, index: DType) -> Symbol:
     """The first position along the reduced axis of the `max` or `min` of x, or of a NaN."""
     if x.type is bool_:
-        raise NotFusibleError("places of truth values stay with NumPy")
+        raise NotFusibleError("positions of booleans stay with NumPy")
     found = x == x.reduced(kind)
     if x.type.is_floating:
         found = found | _math.isnan(x)

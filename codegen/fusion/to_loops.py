@@ -49,7 +49,7 @@ def kernel_of(group: FusedKernel, nodes: Sequence[Node], output: Tensor) -> Fuse
 
 
 def write_alone(node: Node, pattern: IndexMaps) -> LoopNestBuilder:
-    """Lower a node by itself, so that a node without a loop nest is found before it joins others."""
+    """Lower a single node, to find out whether it has a loop nest before it joins others."""
     tensors = zip((*node.inputs, *node.outputs), (*pattern.inputs, *pattern.outputs), strict=True)
     axes_of = {t: labels for t, labels in tensors if labels is not None}
     reduced = tuple(i in pattern.reduced for i in range(max(pattern.space, default=-1) + 1))
@@ -63,7 +63,7 @@ class _Writer:
 
     Attributes:
         values: each tensor loaded or computed -> its value's number.
-        others: the nodes' inputs that are not data.
+        others: inputs of the nodes that hold no data, such as shapes.
         tables: (gathered table, axes of its rows), or (tensor, its places) for a moved read -> the input's number.
         moves: the places of the inputs that are read at other places, by the inputs' numbers.
         rows: for a table with scattered adds: the value with the row index, the input of that value, and the number of rows.
@@ -93,21 +93,21 @@ class _Writer:
         """Lower the next node."""
         pattern, builder = self.patterns.get(node) or index_maps_of(node), self.builder
         for a in pattern.assumed:
-            self.assume(a, self.lies(a.labels, node, pattern))
+            self.assume(a, self.axes_in_space(a.labels, node, pattern))
         self.run[node] = None
         operands = self.operands(node, pattern)
         if pattern.position is not None:
-            (axis,) = self.lies((pattern.position,), node, pattern)
+            (axis,) = self.axes_in_space((pattern.position,), node, pattern)
             assert axis is not None
             for i in pattern.checked:
                 self.ranges.append((self.loaded(self.values[node.inputs[i]]), axis))
             operands.append(builder.position(axis, int64))
         if pattern.row is not None:
-            operands.append(self.looked_up(node, operands[0], self.lies(pattern.row, node, pattern)))
+            operands.append(self.looked_up(node, operands[0], self.axes_in_space(pattern.row, node, pattern)))
         if pattern.moved:
             operands = [self.moved(node, pattern, operands)]
         if pattern.drawn is not None:
-            operands.append(_drawn_number(builder, node, operands, self.lies(pattern.drawn, node, pattern)))
+            operands.append(_drawn_number(builder, node, operands, self.axes_in_space(pattern.drawn, node, pattern)))
         if pattern.scattered:
             _, rows, count = node.inputs
             along = [x for x in self.axes_of[rows] if x is not None]
@@ -119,8 +119,8 @@ class _Writer:
         values = made if isinstance(made, tuple) else (made,)
         self.values.update(zip(node.outputs, [v.number for v in values], strict=True))
 
-    def lies(self, labels: AxisMap, node: Node, pattern: IndexMaps) -> AxisMap:
-        """A node's labels as axes of the space."""
+    def axes_in_space(self, labels: AxisMap, node: Node, pattern: IndexMaps) -> AxisMap:
+        """A node's labels mapped to axes of the space."""
         axis: dict[int | None, int | None] = {}
         for t, own in zip((*node.inputs, *node.outputs), (*pattern.inputs, *pattern.outputs), strict=True):
             if own is not None:
@@ -165,7 +165,7 @@ class _Writer:
         """The position of the input that holds a value, which the launcher will check."""
         number = self.builder.load_of(value)
         if number is None:
-            raise NotFusibleError("what it checks is made in the kernel")
+            raise NotFusibleError("its indices are made in the same kernel")
         return number
 
     def looked_up(self, node: Node, place: int, row: AxisMap) -> int:
@@ -182,11 +182,11 @@ class _Writer:
         return self.builder.gather(table, node.outputs[0].dtype, place, along)
 
     def moved(self, node: Node, pattern: IndexMaps, filler: Sequence[int]) -> int:
-        """The element of a node that moves elements: of its first input that has one there, else the `filler`, or 0."""
+        """The element of a node that moves elements: from the first input that has one there, else the `filler`, or 0."""
         loops = SymbolicLoops(self.builder)
         value = Symbol(self.builder, filler[0]) if filler else None
         for tensor, own in reversed([*zip(node.inputs, pattern.moved, strict=False)]):
-            axes = self.lies(tuple(p.axis for p in own), node, pattern)
+            axes = self.axes_in_space(tuple(p.axis for p in own), node, pattern)
             places = tuple(replace(p, axis=axis) for p, axis in zip(own, axes, strict=True))
             number = self.tables.setdefault((tensor, places), len(self.inputs))
             if number == len(self.inputs):
@@ -210,7 +210,7 @@ class _Writer:
         elif alone:
             self.builder.store(self.values[tensor], axes, self.rows[tensor][0], ADD)
         else:
-            raise NotFusibleError("others take what it adds up")
+            raise NotFusibleError("its sums have other consumers")
 
     def kernel(self, nodes: Sequence[Node], outputs: Sequence[Tensor], sizes: tuple[int | None, ...]) -> FusedKernel:
         """The lowered kernel."""

@@ -70,7 +70,7 @@ class Symbol(np.lib.mixins.NDArrayOperatorsMixin):
         return Symbol(self.builder, self.builder.reduce(kind, self.number))
 
     def scanned(self, how: Scan) -> Symbol:
-        """What has been accumulated along a row up to each element."""
+        """The running sum or product along a row, up to each element."""
         return Symbol(self.builder, self.builder.scan(how, self.number))
 
 
@@ -119,7 +119,7 @@ class SymbolicMath(NumpyMath):
 
     @staticmethod
     def digamma(x: Symbol) -> Symbol:
-        """It has no vectorised form."""
+        """Refuses: there is no vectorised form."""
         raise NotFusibleError("digamma has no vectorised form")
 
     @staticmethod
@@ -138,12 +138,14 @@ class SymbolicMath(NumpyMath):
         if x.type is not dtype and dtype not in SUPPORTED and dtype not in FLOAT8:
             raise NotFusibleError(f"{dtype.name} stays with NumPy")
         if x.type is not dtype and x.type.is_floating and not (dtype.is_floating or dtype in (bool_, int32, int64)):
-            raise NotFusibleError(f"what does not fit {dtype.name} becomes what NumPy makes of it")
+            raise NotFusibleError(
+                f"a cast to {dtype.name} stays with NumPy, which decides what a value out of range becomes"
+            )
         return Symbol(x.builder, x.builder.cast(x.number, dtype))
 
 
 class SymbolicLoops:
-    """A loop nest that is written as arithmetic on symbols: a new one over a space, or more of one that a builder has begun."""
+    """Writes a loop nest as arithmetic on symbols: a new one over a space, or more of one that a builder has begun."""
 
     def __init__(self, space: Sequence[bool] | LoopNestBuilder) -> None:
         self.builder = space if isinstance(space, LoopNestBuilder) else LoopNestBuilder(space)

@@ -158,7 +158,14 @@ def fuse_nodes(c: Compilation) -> None:
     Needs the final graph, with counter-based random numbers. Leaves `fusion`.
     """
     types = SUPPORTED + FLOAT8 * _backend(c).gpu.device.target.has_float8
-    c.fusion = fuse(c.graph, small=True, lone=True, types=types, again=GPU_OPERATIONS_PER_BYTE, longest=GPU_LONGEST_ROW)
+    c.fusion = fuse(
+        c.graph,
+        small=True,
+        lone=True,
+        types=types,
+        operations_per_byte=GPU_OPERATIONS_PER_BYTE,
+        longest_scan=GPU_LONGEST_ROW,
+    )
 
 
 def fuse_epilogues(c: Compilation) -> None:

@@ -65,10 +65,10 @@ class KernelSizes:
 
 @dataclass(frozen=True, slots=True)
 class FusedKernel:
-    """Nodes that one kernel runs: a step of a unit.
+    """A step of a partition that runs several nodes as one kernel.
 
     Attributes:
-        nodes: in topological order; also shapes that other nodes need and the kernel knows.
+        nodes: in topological order. Among them are Shape nodes whose results the kernel knows.
         inputs: the kernel's inputs from outside, in order.
         shapes: further inputs of the nodes that the kernel does not read (the target shape of a broadcast).
         outputs: tensors with consumers outside.
@@ -83,14 +83,14 @@ class FusedKernel:
         ranges: (input, axis): the input's numbers must be positions along that axis.
         lookups: (input, input): a table, or a variable's handle, and the row indices. `input_axes` leaves out the first dimension of
             the table.
-        checks: tensors that decide, together with `after`, whether the nodes are dead: all of them are, or none.
+        checks: the nodes are dead if one of these tensors is, or one of `after`.
         after: nodes, and numbers of channels, that the nodes wait for and that may be dead.
         is_predicated: whether the nodes may be dead.
         moves: (input, places): the input is read at these places. `input_axes` has the axes of its whole dimensions only; the others have
             the tensor's static sizes.
         tables: (output, input, shape): the output is a table, the input holds the indices of the rows to add to, and the value of that
             one of `shapes` is the number of rows. Such an output is the only one.
-        schedule: in which loops it runs; None: not decided yet. On GPUs that depends on sizes.
+        schedule: how it runs on a CPU; None: not chosen yet. On GPUs that depends on sizes.
     """
 
     nodes: tuple[Node, ...]
@@ -185,12 +185,12 @@ class FusedKernel:
 
 
 def inputs_of(step: PartitionStep | FusedKernel) -> Iterable[Tensor]:
-    """The tensors that a step takes, of a kernel too."""
+    """The tensors that a step or a fused kernel takes."""
     return (*step.inputs, *step.shapes) if isinstance(step, FusedKernel) else inputs_of_step(step)
 
 
 def nodes_of(step: PartitionStep | FusedKernel) -> tuple[Node, ...]:
-    """The nodes that a step runs, a kernel's too."""
+    """The nodes that a step or a fused kernel runs."""
     if isinstance(step, FusedKernel):
         return step.nodes
     node = node_of(step)
@@ -198,7 +198,7 @@ def nodes_of(step: PartitionStep | FusedKernel) -> tuple[Node, ...]:
 
 
 def outputs_of(step: PartitionStep | FusedKernel) -> Iterable[Tensor]:
-    """The tensors that a step gives, of a kernel too."""
+    """The tensors that a step or a fused kernel makes."""
     if isinstance(step, RecvTensor):
         return () if step.tensor is None else (step.tensor,)
     node = step if isinstance(step, FusedKernel) else node_of(step)

@@ -4,8 +4,8 @@ An `IndexMaps` numbers a node's axes (labels) and gives, for each tensor, the la
 label: a tensor without an axis is broadcast along it. From the index maps of single nodes, fusion finds whether several nodes share
 one iteration space (`fusion/merge.py`).
 
-If a size is not known before run time, the index maps assume that nothing is broadcast along it. A kernel's launcher checks the real
-shapes against that, and against what is `assumed` of values that are known only at run time:
+If a size is not known before run time, the index maps assume that nothing is broadcast along it. A kernel's launcher checks this for
+the real shapes. It also checks what is `assumed` of values that are known only at run time:
 
     the gradient of a broadcast     Sum(gradient, axes), Reshape(..., shape of x), with axes that BroadcastGradientArgs finds from
                                     the shapes of both operands: axes that are known to be broadcast are summed, the others are
@@ -36,7 +36,7 @@ EXTREMES = frozenset(("ArgMax", "ArgMin"))
 SCANS = frozenset(("Cumsum", "Cumprod"))
 SCATTERS = frozenset(("UnsortedSegmentSum",))
 LOOKUPS = frozenset(("GatherV2", "ResourceGather"))
-"""Rows of a table, the first input, at the places that the second one holds."""
+"""Gathers of rows of a table, the first input, by the indices in the second."""
 ADDED = (float32, float64, int32, int64)
 """Element types of rows that are added in memory: narrow ones would be rounded at each sum."""
 RANDOM_OPS: dict[str, tuple[str, tuple[DType, ...]]] = {
@@ -45,7 +45,7 @@ RANDOM_OPS: dict[str, tuple[str, tuple[DType, ...]]] = {
 }
 """Counter-based random op -> the kind of `random` that it is in a loop nest, and the element types that kernels compute. The references
 of other types round in another way."""
-_MOST_PARTS = 4  # of a concatenation that a kernel reads in place: each element asks for all of them
+_MOST_PARTS = 4  # of a concatenation that a kernel reads in place: each element tests all of them
 VIEWS = PASSED_ON | {"ExpandDims", "Squeeze", "Reshape", "BroadcastTo"}
 
 AxisMap: TypeAlias = "tuple[int | None, ...]"
@@ -166,7 +166,7 @@ def _numbered(dims: tuple[int | None, ...]) -> AxisMap:
 
 
 def _check_ones(dims: tuple[int | None, ...], labels: AxisMap) -> None:
-    """NotFusibleError unless the dimensions of size 1 are those without a label."""
+    """Raise NotFusibleError unless the dimensions of size 1 are those without a label."""
     if any((d == 1) != (x is None) for d, x in zip(dims, labels, strict=True)):
         raise NotFusibleError("a size is not known")
 
@@ -184,7 +184,7 @@ def _elementwise_pattern(node: Node) -> IndexMaps:
         own = t.dims or ()
         at = len(dims) - len(own)
         if node.type == "Select" and i == 0 and len(own) != len(dims):
-            raise NotFusibleError("its condition chooses rows")
+            raise NotFusibleError("its condition selects whole rows")
         if node.type == "BiasAdd" and i == 1 and node.attrs["data_format"] == "NCHW":
             at = 1
         inputs.append(tuple(None if d == 1 else labels[at + j] for j, d in enumerate(own)))
@@ -237,7 +237,7 @@ def _one_hot_pattern(node: Node) -> IndexMaps:
     dims, indices = node.outputs[0].dims or (), node.inputs[0].dims or ()
     at = node.attrs["axis"] % len(dims)
     if dims[at] is None or dims[at] == 1:
-        raise NotFusibleError("how many classes there are is not known" if dims[at] is None else "there is one class")
+        raise NotFusibleError("the number of classes is not known" if dims[at] is None else "there is one class")
     labels = _numbered(dims)
     own = (*labels[:at], *labels[at + 1 :])
     _check_ones(indices, own)
@@ -247,15 +247,15 @@ def _one_hot_pattern(node: Node) -> IndexMaps:
 def _lookup_pattern(node: Node) -> IndexMaps:
     table, rows, *axis = node.inputs
     if table.dtype.is_ref:
-        raise NotFusibleError("it takes a variable's place")
+        raise NotFusibleError("it takes a reference to a variable")
     along = static_value(axis[0]) if axis else 0
     if axis and node.attrs["batch_dims"] or along is None or int(along) != 0:
-        raise NotFusibleError("it picks along another axis than the first")
+        raise NotFusibleError("it gathers along another axis than the first")
     dims, places = node.outputs[0].dims or (), rows.dims or ()
     if rows.op.type == "Const" and element_count(places) == 1:
-        raise NotFusibleError("it picks one row, which is known")
+        raise NotFusibleError("it gathers one row, whose index is constant")
     if not any(d != 1 for d in dims):
-        raise NotFusibleError("it picks one number")
+        raise NotFusibleError("it gathers one element")
     labels = _numbered(dims)
     own, row = labels[: len(places)], labels[len(places) :]
     _check_ones(places, own)
@@ -271,9 +271,9 @@ def _moved_pattern(node: Node, found: Sequence[Places | None] | None) -> IndexMa
         if places is not None
     ]
     if found is None or len(known) < len(found) or any(t.dtype.is_ref for t in node.inputs):
-        raise NotFusibleError("what it moves is not known before the graph runs")
+        raise NotFusibleError("the elements that it moves are not known before the graph runs")
     if len(found) > _MOST_PARTS:
-        raise NotFusibleError("it has many parts")
+        raise NotFusibleError("it joins too many tensors")
     if any(places and places[-1].axis not in (None, max(_sizes(labels, dims), default=None)) for places in known):
         raise NotFusibleError("it moves the last axis: elements of its input would be read one by one")
     inputs = (*(None for _ in node.inputs[:2]), ()) if node.type == "PadV2" else (None,) * len(node.inputs)
@@ -288,7 +288,7 @@ def _scanned_pattern(node: Node) -> IndexMaps:
     labels = _numbered(dims)
     along = labels[int(axis) % len(dims)]
     if along is None:
-        raise NotFusibleError("it goes along an axis of size 1")
+        raise NotFusibleError("its axis has size 1")
     return IndexMaps(
         (labels, None), (labels,), frozenset([along]), _sizes(labels, dims), scanned=bool(node.attrs["reverse"])
     )

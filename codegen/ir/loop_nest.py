@@ -1,9 +1,9 @@
 """The loop IR: what one fused kernel computes, as values over a space of axes.
 
 A kernel runs over a *space*: a few axes, some of which may be *reduced*. Each value varies over some of the axes and is made
-once for each combination of those; where it varies over fewer axes than its user, it is broadcast. A value is *full* when it
-varies over a reduced axis, else *kept*; reductions lead from full values to kept ones, always over all reduced axes. So a
-softmax over rows is one kernel, and broadcasting, several outputs and several reductions need no concepts of their own:
+once for each combination of those. It is broadcast to a user that varies over more axes. A value is *full* if it varies over a
+reduced axis, else *kept*. A reduction makes a kept value from a full one, over all reduced axes. So a softmax over rows is one
+kernel, and broadcasting, several outputs and several reductions need no concepts of their own:
 
     loops over d0, reducing d1
       v0: float32[d0, d1] = load in0
@@ -14,8 +14,8 @@ softmax over rows is one kernel, and broadcasting, several outputs and several r
       v5: float32[d0, d1] = div v3 v4
       store out0[d0, d1] = v5
 
-How loops are nested, what is kept between two of them and what is computed again is decided by a schedule (`schedule`). Sizes are
-not part of it, so one kernel serves every batch size; nor are names, so equal kernels of different graphs are one.
+A schedule (`schedule`) decides how loops are nested, and which values are saved or recomputed between two of them. Sizes are no part of
+a nest, so one kernel serves every batch size. Nor are names, so equal kernels of different graphs are one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FLOAT32_ONLY = frozenset(("sin", "cos", "tan", "pow", "erfc", "lgamma"))
 COSTLY = FLOAT32_ONLY | {
     *("exp", "expm1", "log", "log1p", "tanh", "erf", "sinh", "cosh", "asinh", "acosh", "atanh", "asin", "acos", "atan")
 }
-"""What is kept rather than computed again: each costs about as much as ten additions."""
+"""Functions whose results are saved rather than recomputed: each costs about as much as ten additions."""
 
 # Operations on one number, by how many they take. Their meaning is NumPy's.
 UNARY = (COSTLY - {"pow"}) | {
@@ -44,9 +44,9 @@ BINARY = frozenset(
 )  # fmt: skip
 TO_BOOL = frozenset(["lt", "le", "gt", "ge", "eq", "ne", "isnan", "isinf", "isfinite", "not", "and", "or", "xor"])
 READS = frozenset(["load", "gather"])
-"""What is read from inputs."""
+"""Values that are read from inputs."""
 SET, ADD, MAX = "set", "add", "max"
-"""What a store does with what is there."""
+"""What a store does with the old value."""
 REDUCTIONS = frozenset(["sum", "prod", "max", "min", "any", "all"])
 
 
@@ -162,7 +162,7 @@ class LoopNest:
         return tuple(a for a in gathered.axes if a not in picked)
 
     def may_be_absent(self, gathered: Value) -> bool:
-        """Whether the row's number is -1 where there is none: then the element is 0."""
+        """Whether the row number may be -1, for no row. Then the element is 0."""
         row = self.values[gathered.args[0]]
         return row.op == "select" and self.values[row.args[2]].data == -1
 
@@ -199,8 +199,8 @@ class LoopNest:
         """Whether a value varies over a reduced axis, or there is none and it varies with the space."""
         return any(self.reduced[a] for a in self.values[number].axes)
 
-    def behind(self, roots: Iterable[int], ends: Callable[[int], bool] = lambda i: False) -> list[int]:
-        """The values that these are made of, these among them, in order. What those that `ends` holds for are made of is left out."""
+    def backward_slice(self, roots: Iterable[int], ends: Callable[[int], bool] = lambda i: False) -> list[int]:
+        """The roots and all values that they depend on, in order. It stops at values for which `ends` holds."""
         found: set[int] = set()
         todo = list(roots)
         while todo:
@@ -211,9 +211,9 @@ class LoopNest:
         return sorted(found)
 
     def rewritten(self, write: Callable[[LoopNestBuilder, Value], int]) -> tuple[LoopNest, dict[int, int]]:
-        """The same loops with each value as `write` adds it, maybe of another type; what is stored keeps its type.
+        """The same loops with each value as `write` adds it, and the new number of each value that is still needed.
 
-        With them come the new numbers of the values, of those that are still needed.
+        A value may get another type. Stored values are cast back to their own.
         """
         builder = LoopNestBuilder(self.reduced)
         new: list[int] = []
@@ -227,7 +227,7 @@ class LoopNest:
         return loops, {i: live[number] for i, number in enumerate(new) if number in live}
 
     def stages(self) -> list[int]:
-        """For each value, how many reductions one after the other must have ended before it can be computed."""
+        """For each value, the longest chain of reductions that it depends on."""
         out: list[int] = []
         for v in self.values:
             stage = max((out[a] for a in v.args), default=0)
@@ -277,7 +277,7 @@ def _axes(axes: Iterable[int]) -> str:
 
 
 class LoopNestBuilder:
-    """Makes `LoopNest`: equal values are made once, dead ones and needless axes go at the end."""
+    """Builds a `LoopNest`. Equal values are made once; `finish` drops dead values and joins axes."""
 
     def __init__(self, reduced: Sequence[bool]) -> None:
         self._reduced = tuple(reduced)
@@ -291,19 +291,19 @@ class LoopNestBuilder:
 
     @property
     def operations(self) -> frozenset[str]:
-        """What has been written so far, by name."""
+        """The names of the operations so far."""
         return frozenset(v.op for v in self._values)
 
     @property
     def depth(self) -> int:
-        """How many values are made one from the other at most."""
+        """The length of the longest chain of values."""
         depths: list[int] = []
         for v in self._values:
             depths.append(1 + max([depths[a] for a in v.args], default=0))
         return max(depths, default=0)
 
     def constant_of(self, number: int) -> Any:
-        """The number that a value always is; None when it is no constant."""
+        """The number that a value is; None if it is no constant."""
         v = self._values[number]
         return v.data if v.op == "constant" else None
 
@@ -407,7 +407,7 @@ class LoopNestBuilder:
         return LoopNest(reduced, tuple(values), stores), tuple(map(tuple, groups))
 
     def live(self) -> list[int]:
-        """Values that outputs need, and all that is read: a kernel's arguments are what its maker says they are."""
+        """Values that outputs need, and all inputs, needed or not: they are the kernel's arguments."""
         live = {i for s in self._stores for i in (s.value, s.row) if i is not None}
         live |= {i for i, v in enumerate(self._values) if v.op in READS}
         for i in range(len(self._values) - 1, -1, -1):
@@ -421,13 +421,13 @@ SUPPORTED = (*NUMBERS, bool_)
 
 
 class NotFusibleError(Exception):
-    """The node cannot be part of a fused kernel; says why."""
+    """The node cannot be part of a fused kernel. The message says why."""
 
 
 # --- tile loops ------------------------------------------------------------------------------------------------------
-# A matrix product or a convolution does such work on its operands after the load (a prologue), and on its result before the store (an
-# epilogue). It is a loop nest without reductions. Input 0 is the tile. The other inputs are arrays, broadcast over the axes that they
-# lack. The template continues with the stored values, or writes them. So a product with a bias and a GELU, which keeps the value
+# The elementwise work of a matrix product or convolution: on an operand after the load (a prologue), or on the result before the store
+# (an epilogue). It is a loop nest without reductions. Input 0 is the tile. The other inputs are arrays, broadcast over the axes that
+# they lack. The template continues with the stored values, or writes them. A product with a bias and a GELU, which keeps the value
 # before the GELU for the gradient, is one kernel with two outputs:
 #
 #     loops over d0, d1

@@ -15,10 +15,10 @@ PRODUCTS = {"MatMul": ("transpose_a", "transpose_b"), "BatchMatMulV2": ("adj_x",
 """Matrix products, and the attributes that say which factors are taken transposed."""
 
 HANDLES = frozenset(("VariableV2", "VarHandleOp"))
-"""Ops that give a variable itself."""
+"""Ops that give a reference to a variable."""
 
 PASSED_ON = frozenset(("Identity", "StopGradient", "PreventGradient"))
-"""Ops that give what they take."""
+"""Ops that return their input."""
 
 
 def transposed(product: Node) -> tuple[bool, bool]:

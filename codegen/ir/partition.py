@@ -202,14 +202,14 @@ NONE: Predicate = frozenset()
 
 
 class Predicates:
-    """The sources of each node that may be dead, in the order of the steps."""
+    """Finds the predicate of each node that may be dead. Steps are visited in order."""
 
     def __init__(self) -> None:
         self._of_tensor: dict[Tensor, Predicate] = {}
         self._of_waited: dict[Node | int, Predicate] = {}
 
-    def see(self, step: PartitionStep) -> Predicate:
-        """Take the next step in; the sources of its node."""
+    def visit(self, step: PartitionStep) -> Predicate:
+        """Visit the next step. Returns the predicate of its node."""
         if isinstance(step, Node):
             return self._made(step, NONE) if step.opdef.name in ("Switch", "RefSwitch") else NONE
         if isinstance(step, RecvTensor):
@@ -248,14 +248,14 @@ class Predicates:
 
 
 def _condition(pred: Tensor) -> Tensor:
-    """The tensor of a condition, of which `cond` makes a copy for its Switches."""
+    """The tensor that a condition is a copy of: `cond` makes copies for its Switches."""
     while pred.op.type == "Identity" and not pred.op.inputs[0].dtype.is_ref:
         pred = pred.op.inputs[0]
     return pred
 
 
-def asked_for(partition: PartitionGraph) -> frozenset[Node | int]:
-    """The nodes and channels whose deadness other steps need."""
+def needed_tokens(partition: PartitionGraph) -> frozenset[Node | int]:
+    """The nodes and channels for which other steps need to know whether they are dead."""
     asked: set[Node | int] = set()
     for step in partition.steps:
         if isinstance(step, RunPredicated):

@@ -38,7 +38,7 @@ _VECTORS = frozenset(("BroadcastArgs", "Shape"))
 """Ops that make vectors of sizes, and nothing else."""
 _LOSSES = frozenset(("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"))
 """Ops that want labels of the shape that logits have, with or without the last axis."""
-STEERING = frozenset(
+CONTROL_FLOW_OPS = frozenset(
     ("Enter", "RefEnter", "Exit", "NextIteration", "LoopCond", "Switch", "RefSwitch", "Merge", "RefMerge", "Placeholder", "NoOp",
      "ControlTrigger")
 )  # fmt: skip

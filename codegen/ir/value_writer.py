@@ -1,7 +1,7 @@
 """Writes the values of a loop nest as lines of source text; the emitters for CPUs (Numba) and for GPUs (Triton) extend it.
 
-Each value is computed once, where it is first needed, and has a name from there on. What a value is as an expression, and how loops
-follow one another, is told by the dialects.
+Each value is computed once, where it is first needed, and has a name from there on. Subclasses give the expression of a value and the
+order of the loops.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class ValueWriter(ABC):
     """The lines of a kernel's body.
 
     Attributes:
-        lines: so far. depth: how far the next one is indented.
-        prefix: of the names of values. known: value -> how it is called where we are.
+        lines: those so far. depth: the indentation of the next one.
+        prefix: of the names of values. known: value -> its name in the current scope.
     """
 
     def __init__(self, loops: LoopNest) -> None:
@@ -39,14 +39,14 @@ class ValueWriter(ABC):
 
     @abstractmethod
     def expression(self, number: int) -> str:
-        """What a value is."""
+        """The expression of a value."""
 
     def line(self, text: str) -> None:
         """Append a line."""
         self.lines.append("    " * self.depth + text)
 
     def nest(self, headers: Iterable[str], body: Callable[[], None]) -> None:
-        """Loops inside one another. What `body` computes is not known after them."""
+        """Write nested loops around `body`. The values that it computes are not known after them."""
         before, depth = dict(self.known), self.depth
         for header in headers:
             self.line(header)
@@ -69,10 +69,10 @@ class ValueWriter(ABC):
         return name
 
     def not_known(self, roots: Iterable[int], op: str, besides: Container[int] = ()) -> list[int]:
-        """The values of one kind that these are made of, and that are not known, nor among `besides`."""
+        """The unknown values with operation `op` that the roots depend on, without those in `besides`."""
 
         def is_known(i: int) -> bool:
             return i in self.known or i in besides or self.loops.values[i].op == "reduce"
 
-        found = self.loops.behind(roots, is_known)
+        found = self.loops.backward_slice(roots, is_known)
         return [i for i in found if self.loops.values[i].op == op and not is_known(i)]

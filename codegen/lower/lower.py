@@ -35,7 +35,7 @@ from ..ir.partition import (
     RecvTensor,
     RunPredicated,
     SendTensor,
-    asked_for,
+    needed_tokens,
 )
 from ..ir.program import (
     Await,
@@ -58,11 +58,11 @@ from ..ir.program import (
 _RENAMES = frozenset({"Enter", "RefEnter", "Exit", "NextIteration", "LoopCond"})
 _SPECIAL = _RENAMES | {"Const", "Placeholder", "Switch"}  # ops that may not become a call
 
-PLANNED = 10_000  # the most steps for which a program tells the tensors of its slots
+PLANNED = 10_000  # the most steps of a program that records the tensors of its slots
 
 
 ReaderOf = Callable[[Sequence[RecvTensor]], Callable[[], Sequence[Any]]]
-"""Makes what reads posted variables, for receives that all have one."""
+"""Makes a function that reads published variables, from the receives that have one."""
 
 
 def lower(
@@ -82,7 +82,7 @@ def lower(
     Raises:
         InvalidArgumentError: a placeholder is needed and not fed.
     """
-    lowering = _Lowering(backend, asked_for(graph))
+    lowering = _Lowering(backend, needed_tokens(graph))
     lowering.asynchronous = {s.node: None for s in graph.steps if type(s) is AwaitNode}
     feeds = tuple((name, lowering.arriving_slot(tensor)) for name, tensor in graph.feeds)
     for step in steps:
@@ -113,11 +113,11 @@ class _OpenLoop:
 
 
 class _Lowering:
-    """Slots and instructions so far."""
+    """A partly lowered program: its slots and instructions so far."""
 
     def __init__(self, backend: Backend, asked: frozenset[Node | int]) -> None:
         self.backend = backend
-        self.asked = asked
+        self.needed_tokens = asked
         self.instructions: list[Instruction] = []
         self.slots: list[Any] = []
         self.slot_of: dict[Tensor, int] = {}
@@ -262,7 +262,7 @@ class _Lowering:
         slot = -1 if step.tensor is None else self.arriving_slot(step.tensor)
         if step.reached is not None:
             slot = self.reached[step.reached.name] = self.new_slot(None)
-        elif slot < 0 and step.channel in self.asked:
+        elif slot < 0 and step.channel in self.needed_tokens:
             slot = self.tokens[step.channel] = self.new_slot(None)
         if step.posted is not None:
             self.read.append((step, slot))
@@ -292,12 +292,12 @@ class _Lowering:
             )
         elif (name in _RENAMES and not waits) or self._is_switch_of_loop(node):
             self._rename(node)
-            self._tell(node)
+            self._forward_deadness(node)
             return
         elif name == "Merge":  # forwards a live input; it is dead if all inputs are
             call = self._call(node)
             self.instructions.append(Predicated(call, tuple(waits), -1) if waits else call)
-            self._tell(node)
+            self._forward_deadness(node)
             return
         else:
             call = self._call(node)
@@ -307,13 +307,13 @@ class _Lowering:
 
     def _new_token(self, node: Node) -> int:
         """A slot that will show whether a node is dead; -1 if no other node needs it."""
-        if node not in self.asked:
+        if node not in self.needed_tokens:
             return -1
         token = self.tokens[node] = self.new_slot(None)
         return token
 
-    def _tell(self, node: Node) -> None:
-        """Pass on whether a node is dead, by its first output, to the nodes that need it."""
+    def _forward_deadness(self, node: Node) -> None:
+        """Give the nodes that need it a token that is dead if the node's first output is."""
         token = self._new_token(node)
         if token >= 0:
             call = Call(_NOTHING, (), (), (), node.name, node.opdef.name, node._origin)
@@ -340,7 +340,7 @@ class _Lowering:
         self.loops.append(loop)
         self.instructions = loop.head
         for merge in step.merges:
-            self._tell(merge)
+            self._forward_deadness(merge)
 
     def leave_unless(self, step: LeaveUnless) -> None:
         loop = self.loops[-1]
@@ -409,7 +409,7 @@ def _not_fed(node: Node) -> InvalidArgumentError:
 
 
 def free_dead_slots(program: Program) -> Program:
-    """Write into a program's instructions which slots each lets go: all but the constants and the fetches."""
+    """Let each instruction free the slots that it uses last: all but constants and fetches."""
     constants = bytearray([v is not None for v in program.slots])
     let_go(program.instructions, _marked(constants + b"\1", (slot for _, slot in program.fetches)))
     return program
@@ -444,10 +444,10 @@ def _marked(used: bytearray, slots: Iterable[int]) -> bytearray:
 
 
 def _let_go_inside(loop: Loop, used_after: bytearray) -> None:
-    """Let slots go inside a loop: what one iteration makes, and what its body is the last to need.
+    """Free slots inside a loop: those that one iteration makes, and those that its body is the last to use.
 
-    A loop variable may go in the body, since the next iteration sets it anew; after the last, when Exits take it, the body
-    has not run. What the head makes may go in the head only if neither body nor Exits need it.
+    The body may free a loop variable, since the next iteration sets it anew. Exits take it after the head has failed, when the body
+    has not run. The head frees a slot that it makes only if neither the body nor Exits use it.
     """
     nexts = {s for s, _ in loop.nexts}
     of_head, of_body = (

@@ -23,7 +23,7 @@ from ...graph.core.dtypes import bfloat16, float16, float32
 from ...graph.core.graph import Node, Tensor
 from ...graph.ops.nn import attention as _attention  # noqa: F401  the ops that this makes
 from ..ir.nodes import inferred_node, transposed
-from ..ir.partition import BeginLoop, PartitionGraph, RunPredicated, asked_for, inputs_of_step
+from ..ir.partition import BeginLoop, PartitionGraph, RunPredicated, inputs_of_step, needed_tokens
 from .rewrite import Fired
 from .rules.dsl import match, parse
 
@@ -102,15 +102,15 @@ class _Search:
     def __init__(self, partition: PartitionGraph) -> None:
         self.nodes = {s: i for i, s in enumerate(partition.steps) if isinstance(s, Node)}  # and their places
         self.maker = {t: n for n in self.nodes for t in n.outputs}
-        self.takers: dict[Tensor, list[Node | None]] = {}
+        self.consumers: dict[Tensor, list[Node | None]] = {}
         for step in partition.steps:
             for t in inputs_of_step(step):
-                self.takers.setdefault(t, []).append(step if isinstance(step, Node) else None)
+                self.consumers.setdefault(t, []).append(step if isinstance(step, Node) else None)
         for _, t in (*partition.fetches, *partition.feeds):
-            self.takers.setdefault(t, []).append(None)
+            self.consumers.setdefault(t, []).append(None)
         for _, t in partition.feeds:
             self.maker.pop(t, None)  # the value is another one
-        self.asked = asked_for(partition)
+        self.needed_tokens = needed_tokens(partition)
         self.is_plain = not any(isinstance(s, BeginLoop | RunPredicated) for s in partition.steps)
 
     def found(self) -> list[_Found]:
@@ -176,13 +176,16 @@ class _Search:
         seen = {n.outputs[0] for n in kept}
         gone = parts | self.only_look(parts, seen)
         inner = [t for n in gone for t in n.outputs if t not in seen]
-        if any(taker not in gone for t in inner for taker in self.takers.get(t, ())) or gone & self.asked:
+        if (
+            any(consumer not in gone for t in inner for consumer in self.consumers.get(t, ()))
+            or gone & self.needed_tokens
+        ):
             return None
         return frozenset(gone)
 
     def only(self, t: Tensor, inputs: tuple[Tensor, Tensor], flags: tuple[bool, bool]) -> Node | None:
         """The one product of these operands that takes a tensor, each transposed or not."""
-        taking = dict.fromkeys(n for n in self.takers.get(t, ()) if n is not None and n.type == "BatchMatMulV2")
+        taking = dict.fromkeys(n for n in self.consumers.get(t, ()) if n is not None and n.type == "BatchMatMulV2")
         found = [n for n in taking if n.inputs == inputs and transposed(n) == flags]
         return found[0] if len(found) == 1 else None
 
@@ -191,11 +194,13 @@ class _Search:
         found: set[Node] = set()
         ends = [t for n in gone for t in n.outputs if t not in seen]
         while ends:
-            more = {n for t in ends for n in self.takers.get(t, ()) if n is not None and n.type in _SHAPES} - found
+            more = {n for t in ends for n in self.consumers.get(t, ()) if n is not None and n.type in _SHAPES} - found
             found |= more
             ends = [t for n in more for t in n.outputs]
         while True:
-            used = {n for n in found if any(t not in gone | found for o in n.outputs for t in self.takers.get(o, ()))}
+            used = {
+                n for n in found if any(t not in gone | found for o in n.outputs for t in self.consumers.get(o, ()))
+            }
             if not used:
                 return found
             found -= used

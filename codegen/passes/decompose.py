@@ -20,7 +20,7 @@ from ...graph.core.graph import Node
 from ...graph.ops.random import stateless_random as _streams  # noqa: F401  the ops that this makes
 from ..ir.index_maps import RANDOM_OPS
 from ..ir.nodes import PRODUCTS, inferred_node
-from ..ir.partition import BeginLoop, EndLoop, PartitionGraph, PartitionStep, RunPredicated, asked_for, node_of
+from ..ir.partition import BeginLoop, EndLoop, PartitionGraph, PartitionStep, RunPredicated, needed_tokens, node_of
 
 _NARROW = (float16, bfloat16)
 _NUMBERS = {"RandomUniform": "UniformOfStream", "RandomStandardNormal": "NormalOfStream",
@@ -46,7 +46,7 @@ def _decomposed(
     """
     if not any(node is not None and chosen(node) for node in map(node_of, graph.steps)):
         return graph
-    fed, asked = {t for _, t in graph.feeds}, asked_for(graph)
+    fed, asked = {t for _, t in graph.feeds}, needed_tokens(graph)
     first: list[PartitionStep] = []
     rest: list[PartitionStep] = []
     depth = 0

@@ -42,7 +42,7 @@ from ..ir.partition import (
     SendTensor,
     inputs_of_step,
 )
-from ..ir.symbolic_shape import STEERING, SymbolicShapes
+from ..ir.symbolic_shape import CONTROL_FLOW_OPS, SymbolicShapes
 from ..options import KernelOptions
 from .rules.algebra import algebra_rules
 from .rules.dsl import Match, Rule, match, roots
@@ -72,38 +72,38 @@ class Fired:
         )
 
 
-def rewrite(partition: PartitionGraph, wanted: KernelOptions) -> tuple[PartitionGraph, tuple[Fired, ...]]:
+def rewrite(partition: PartitionGraph, options: KernelOptions) -> tuple[PartitionGraph, tuple[Fired, ...]]:
     """A partition with the same results and less work, and the rewrites; the partition itself if none applies.
 
     DOVETAIL_LOG_REWRITES=1 logs each rule that fired with its count; 2 logs each rewrite.
     """
     fired: list[Fired] = []
-    rules = (*algebra_rules, *arranging_rules, *shape_rules) if wanted.rewrite else ()
-    walk = _Walk(partition, wanted, _table(rules, partition, wanted))
-    if wanted.fold or wanted.merge or wanted.rewrite or walk.current:
+    rules = (*algebra_rules, *arranging_rules, *shape_rules) if options.rewrite else ()
+    walk = _Walk(partition, options, _table(rules, partition, options))
+    if options.fold or options.merge or options.rewrite or walk.current:
         partition = walk.run()
         fired += walk.fired
-    if wanted.rewrite and _table(moving_rules, partition, wanted):
-        table = _table((*moving_rules, *arranging_rules), partition, wanted)
-        walk = _Walk(partition, replace(wanted, fold=False), table, counted=True)
+    if options.rewrite and _table(moving_rules, partition, options):
+        table = _table((*moving_rules, *arranging_rules), partition, options)
+        walk = _Walk(partition, replace(options, fold=False), table, counted=True)
         partition = walk.run()
         fired += walk.fired
-    _tell(partition, fired)
+    _log(partition, fired)
     return partition, tuple(fired)
 
 
-def _table(rules: Iterable[Rule], partition: PartitionGraph, wanted: KernelOptions) -> dict[OpDef, list[Rule]]:
+def _table(rules: Iterable[Rule], partition: PartitionGraph, options: KernelOptions) -> dict[OpDef, list[Rule]]:
     """Op of a node -> the rules that may apply to it, of those that can apply in this partition."""
     present = {s.opdef.name for s in partition.steps if type(s) is Node}
     table: dict[OpDef, list[Rule]] = {}
     for rule in rules:
-        if (not rule.fast or wanted.fast_math) and rule.needs <= present:
+        if (not rule.fast or options.fast_math) and rule.needs <= present:
             for root in roots(rule.parsed) & present:
                 table.setdefault(opdef(root), []).append(rule)
     return table
 
 
-def _tell(partition: PartitionGraph, fired: Sequence[Fired]) -> None:
+def _log(partition: PartitionGraph, fired: Sequence[Fired]) -> None:
     level = setting("DOVETAIL_LOG_REWRITES")
     if level >= 1 and fired:
         counts = ", ".join(f"{n} x {rule}" for rule, n in Counter(f.rule for f in fired).items())
@@ -126,13 +126,13 @@ class _Walk:
     def __init__(
         self,
         partition: PartitionGraph,
-        wanted: KernelOptions,
+        options: KernelOptions,
         table: Mapping[OpDef, Sequence[Rule]],
         *,
         counted: bool = False,
     ) -> None:
         self.partition = partition
-        self.wanted = wanted
+        self.options = options
         self.steps: list[PartitionStep] = []
         self.current: dict[Tensor, Tensor] = {}  # the partition's tensors -> their replacements
         self.makers: dict[Tensor, Node] = {}  # the nodes that make tensors, where rules may match them
@@ -181,10 +181,10 @@ class _Walk:
         node = self.copy(original) if self.current else original
         if not self.may_change(node):
             self.steps.append(node)
-            if self.sized and node.opdef.name not in STEERING and self.fed.isdisjoint(node.outputs):
+            if self.sized and node.opdef.name not in CONTROL_FLOW_OPS and self.fed.isdisjoint(node.outputs):
                 self.sizes.see(node)
             return
-        folds = self.wanted.fold and self.folding.may_fold(node)
+        folds = self.options.fold and self.folding.may_fold(node)
         if folds or node.opdef in self.table:
             for _ in range(_MOST_ROUNDS):
                 found = self.replacement(node)
@@ -217,7 +217,7 @@ class _Walk:
     # --- replacing -------------------------------------------------------------------------------------------------
 
     def replace(self, original: Node, tensors: Sequence[Tensor]) -> None:
-        """Replace a node's outputs by other tensors."""
+        """Replace a node's outputs with other tensors."""
         for old, new in zip(original.outputs, tensors, strict=True):
             if self.counted and self.current.get(old) is not new:
                 self.uses[new] += self.uses[old]
@@ -225,8 +225,8 @@ class _Walk:
 
     def place(self, node: Node) -> Node:
         """Append a node to the steps so far, unless there is an equal one; returns the node or its equal."""
-        if self.wanted.merge:
-            key = _identity(node)
+        if self.options.merge:
+            key = _key_of(node)
             if key is not None:
                 equal = self.same.setdefault(key, node)
                 if equal is not node:
@@ -241,7 +241,7 @@ class _Walk:
         return node
 
     def enter_or_leave(self, step: PartitionStep) -> None:
-        """What a loop computes exists inside it alone: a node behind the loop is not equal to it."""
+        """Forget, at the end of a loop, the nodes in it: a node after the loop cannot use their values."""
         if isinstance(step, BeginLoop):
             self.in_loops.append([])
         elif isinstance(step, EndLoop):
@@ -264,7 +264,7 @@ class _Walk:
 
     def replacement(self, node: Node) -> tuple[str, Tensor, Sequence[Node]] | None:
         """A node's replacement: the rule, the tensor, and the new nodes."""
-        if self.wanted.fold and self.folding.may_fold(node):
+        if self.options.fold and self.folding.may_fold(node):
             constant = self.folding.constant_of(node)
             if constant is not None:
                 return "constant", constant.outputs[0], [constant]
@@ -276,7 +276,7 @@ class _Walk:
                     return rule.name, tensor, m.made
         return None
 
-    # --- what takes other tensors than before ----------------------------------------------------------------------
+    # --- steps with replaced inputs --------------------------------------------------------------------------------
 
     def copy(self, node: Node) -> Node:
         """The node, or a copy of it if one of its inputs was replaced."""
@@ -337,7 +337,7 @@ class _Walk:
 @cache
 def _is_pure(op: OpDef) -> bool:
     known = op.reference is not None or op.name == "Const"
-    return known and op.name not in STEERING and not op.traits & _IMPURE
+    return known and op.name not in CONTROL_FLOW_OPS and not op.traits & _IMPURE
 
 
 def _fits(new: Tensor, old: Tensor) -> bool:
@@ -349,7 +349,7 @@ def _fits(new: Tensor, old: Tensor) -> bool:
     return all(b is None or a == b for a, b in zip(new.dims, old.dims, strict=True))
 
 
-def _identity(node: Node) -> tuple[Any, ...] | None:
+def _key_of(node: Node) -> tuple[Any, ...] | None:
     """A key that two nodes share exactly if they always have equal results; None if a node has no equal."""
     op = node.opdef
     if op.name == "Const":

@@ -42,7 +42,7 @@ class LoopWriter:
         def is_kept(i: int) -> bool:
             return not self.loops.is_full(i) and self.loops.values[i].op not in ("load", "constant", "count")
 
-        return list(filter(is_kept, self.loops.behind(numbers, is_kept)))
+        return list(filter(is_kept, self.loops.backward_slice(numbers, is_kept)))
 
     def ends(self, axis: int) -> Ends:
         """The part of an axis that a call of the kernel has."""

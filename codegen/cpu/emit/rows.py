@@ -53,7 +53,7 @@ class RowWriter:
         axes, reduced = loops.reduced_axes, {r: loops.values[r] for r in each.reductions}
         in_blocks = any(v.data in ("sum", "prod") and v.dtype.is_floating for v in reduced.values())
         prefix = "t" if in_blocks else "v"
-        needed = set(loops.behind(each.roots, lambda i: loops.values[i].op == "reduce"))
+        needed = set(loops.backward_slice(each.roots, lambda i: loops.values[i].op == "reduce"))
         length = " * ".join(f"n{a}" for a in axes)
         new = {
             i: element.new_scratch(f"row{i}", length, loops.values[i].dtype)

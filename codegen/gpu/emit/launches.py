@@ -143,7 +143,7 @@ class _Steps:
         self.names = names
         self.facts = facts
         self.sides = sides_of(loops)
-        behind = (loops.behind([s.value]) for s in loops.stores)
+        behind = (loops.backward_slice([s.value]) for s in loops.stores)
         self.behind = [
             {i for i in of if loops.values[i].op == "reduce"} for of in behind
         ]  # reductions behind each output
@@ -236,7 +236,7 @@ class _Steps:
             return builder.load(len(inputs) - 1, dtype, axes)
 
         made = {*given, *(totals or ()), *(pairs[r].second for r in totals or () if r in pairs)}
-        for i in loops.behind([s.value for s in stores], made.__contains__):
+        for i in loops.backward_slice([s.value for s in stores], made.__contains__):
             v = loops.values[i]
             if totals is not None and i in totals:
                 own, pair = [load(name, kept_in(v.dtype), [*every, len(every)]) for name in totals[i]], pairs.get(i)

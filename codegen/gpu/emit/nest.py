@@ -314,7 +314,7 @@ class _Body:
 
     def constant_along_x(self, numbers: Iterable[int]) -> list[int]:
         """The values that these need and that do not vary along x: they are computed before a loop, once."""
-        found = self.loops.behind(numbers, lambda i: not self.space.varies_along_x(i))
+        found = self.loops.backward_slice(numbers, lambda i: not self.space.varies_along_x(i))
         return [
             i
             for i in found

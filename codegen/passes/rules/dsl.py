@@ -26,7 +26,7 @@ from ...ir.nodes import inferred_node
 from ...ir.symbolic_shape import SymbolicShapes
 
 COMMUTES = frozenset({"AddV2", "Mul"})
-"""What matches in either order. Maximum is not here: of 0 and -0 it gives the one that stands in a certain place."""
+"""Ops whose operands match in either order. Maximum is not one: of 0 and -0 its result depends on their order."""
 
 _OPERATORS: dict[type[ast.AST], str] = {
     ast.Add: "AddV2",
@@ -39,14 +39,14 @@ _OPERATORS: dict[type[ast.AST], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """Any tensor."""
+    """Matches any tensor."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A constant of one element. Not 0, which equals -0.0."""
+    """Matches a constant of one element. It may not be 0, which equals -0.0."""
 
     value: int | float
 
@@ -70,7 +70,7 @@ class Either:
 
 
 Pattern: TypeAlias = Name | Number | Op | Either
-Look: TypeAlias = Callable[[Tensor], Node | None]
+ProducerOf: TypeAlias = Callable[[Tensor], Node | None]
 """The node that makes a tensor, or None where nothing may be assumed of how it is made."""
 
 
@@ -128,18 +128,18 @@ def needs(pattern: Pattern) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What has been matched: tensors and attributes by name, and the nodes that the pattern covers, the root last."""
+    """A match: tensors and attributes by name, and the nodes that the pattern covers, the root last."""
 
     names: Mapping[str, Any]
     nodes: tuple[Node, ...]
 
 
-def match(pattern: Pattern, root: Node, look: Look) -> Iterator[Found]:
+def match(pattern: Pattern, root: Node, producer_of: ProducerOf) -> Iterator[Found]:
     """All ways in which a pattern matches at a node of one output."""
-    return _of_tensor(pattern, root.outputs[0], look, Found({}, ()), root)
+    return _of_tensor(pattern, root.outputs[0], producer_of, Found({}, ()), root)
 
 
-def _of_node(pattern: Op, node: Node, look: Look, found: Found, root: Node) -> Iterator[Found]:
+def _of_node(pattern: Op, node: Node, producer_of: ProducerOf, found: Found, root: Node) -> Iterator[Found]:
     if node.opdef.name == pattern.type and len(node.inputs) == len(pattern.args):
         orders: list[Sequence[Tensor]] = [node.inputs]
         if pattern.type in COMMUTES and node.inputs[0] is not node.inputs[1]:
@@ -149,21 +149,21 @@ def _of_node(pattern: Op, node: Node, look: Look, found: Found, root: Node) -> I
             return
         start = Found(names, found.nodes)
         for order in orders:
-            for f in _of_all(pattern.args, order, look, start, root):
+            for f in _of_all(pattern.args, order, producer_of, start, root):
                 yield Found(f.names, (*f.nodes, node))
 
 
 def _of_all(
-    patterns: Sequence[Pattern], tensors: Sequence[Tensor], look: Look, found: Found, root: Node
+    patterns: Sequence[Pattern], tensors: Sequence[Tensor], producer_of: ProducerOf, found: Found, root: Node
 ) -> Iterator[Found]:
     if not patterns:
         yield found
         return
-    for f in _of_tensor(patterns[0], tensors[0], look, found, root):
-        yield from _of_all(patterns[1:], tensors[1:], look, f, root)
+    for f in _of_tensor(patterns[0], tensors[0], producer_of, found, root):
+        yield from _of_all(patterns[1:], tensors[1:], producer_of, f, root)
 
 
-def _of_tensor(pattern: Pattern, tensor: Tensor, look: Look, found: Found, root: Node) -> Iterator[Found]:
+def _of_tensor(pattern: Pattern, tensor: Tensor, producer_of: ProducerOf, found: Found, root: Node) -> Iterator[Found]:
     if isinstance(pattern, Name):
         before = found.names.get(pattern.name)
         if before is None:
@@ -171,7 +171,7 @@ def _of_tensor(pattern: Pattern, tensor: Tensor, look: Look, found: Found, root:
         elif before is tensor:
             yield found
         return
-    node = root if tensor is root.outputs[0] else look(tensor)
+    node = root if tensor is root.outputs[0] else producer_of(tensor)
     if node is None:
         return
     if isinstance(pattern, Number):
@@ -180,9 +180,9 @@ def _of_tensor(pattern: Pattern, tensor: Tensor, look: Look, found: Found, root:
         return
     ways: Iterator[Found]
     if isinstance(pattern, Either):
-        ways = itertools.chain.from_iterable(_of_tensor(p, tensor, look, found, root) for p in pattern.patterns)
+        ways = itertools.chain.from_iterable(_of_tensor(p, tensor, producer_of, found, root) for p in pattern.patterns)
     else:
-        ways = _of_node(pattern, node, look, found, root)
+        ways = _of_node(pattern, node, producer_of, found, root)
     for f in ways:
         if not pattern.called:
             yield f
@@ -233,7 +233,7 @@ class Match:
 
     found: Found
     root: Node
-    look: Look
+    producer_of: ProducerOf
     uses: Callable[[Tensor], int]
     sizes: SymbolicShapes
     made: list[Node] = field(default_factory=list)
@@ -248,7 +248,7 @@ class Match:
 
     def value(self, tensor: Tensor) -> Any:
         """The value of a constant tensor; None if it is not a constant."""
-        node = self.look(tensor)
+        node = self.producer_of(tensor)
         return node.attrs["value"] if node is not None and node.opdef.name == "Const" else None
 
     def constant(self, array: Any) -> Tensor:

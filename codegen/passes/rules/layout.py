@@ -110,7 +110,7 @@ def _behind_arithmetic_into_product(op: str, flags: tuple[str, str], which: int)
         if factor.dims is None or len(factor.dims) < 2 or m.uses(factor) > 1 or not _is_computed(m, factor):
             return None
         last = len(factor.dims) - 1
-        turned = _Turning(m, [*range(last - 1), last, last - 1], for_good=True).turned(factor)
+        turned = _Turning(m, [*range(last - 1), last, last - 1], only_if_removed=True).turned(factor)
         if turned is None:
             return None
         attrs = {**m.root.attrs, flags[which]: not m.root.attrs[flags[which]]}
@@ -123,32 +123,32 @@ def _behind_arithmetic_into_product(op: str, flags: tuple[str, str], which: int)
 class _Turning:
     """A tensor with its axes in another order, if no element has to be moved for that.
 
-    `for_good`: only if the transposes that it is made from are not needed any more.
+    `only_if_removed`: only if the transposes that it is made from are not needed any more.
     """
 
-    def __init__(self, m: Match, order: Sequence[int], *, for_good: bool = False) -> None:
+    def __init__(self, m: Match, order: Sequence[int], *, only_if_removed: bool = False) -> None:
         self.m = m
         self.order = order
-        self.for_good = for_good
+        self.only_if_removed = only_if_removed
         self.seen = 0
-        self.behind: dict[Tensor, Node] = {}  # what is made again, inputs first, each with its node
+        self.turned_nodes: dict[Tensor, Node] = {}  # what is made again, inputs first, each with its node
         self.sources: dict[Tensor, Tensor] = {}  # transposed tensors -> their sources
 
     def turned(self, tensor: Tensor) -> Tensor | None:
         """The tensor in the other order; None if that would move elements."""
-        if not self.look_behind(tensor) or not self.behind or not self.sources or not self.is_private(tensor):
+        if not self.can_turn(tensor) or not self.turned_nodes or not self.sources or not self.is_private(tensor):
             return None
         done: dict[Tensor, Tensor] = {}
-        for old, node in self.behind.items():
+        for old, node in self.turned_nodes.items():
             inputs = [done[t] if t in done else self.leaf(t) for t in node.inputs]
             done[old] = self.m.make(node.type, inputs, node.attrs, node)
         return done[tensor]
 
-    def look_behind(self, tensor: Tensor) -> bool:
-        """Whether the tensor can be had: notes what it is made from."""
-        if tensor in self.behind or tensor in self.sources or _lies_along_one_axis(tensor, len(self.order)):
+    def can_turn(self, tensor: Tensor) -> bool:
+        """Whether the tensor can be had in the other order. Records the nodes to rebuild."""
+        if tensor in self.turned_nodes or tensor in self.sources or _lies_along_one_axis(tensor, len(self.order)):
             return True
-        node = self.m.look(tensor)
+        node = self.m.producer_of(tensor)
         self.seen += 1
         if node is None or self.seen > _MOST_NODES or tensor.dims is None:
             return False
@@ -162,20 +162,20 @@ class _Turning:
                 return False
             self.sources[tensor] = node.inputs[0]
             return True
-        if node.opdef.scalar is None or len(node.outputs) != 1 or not all(map(self.look_behind, node.inputs)):
+        if node.opdef.scalar is None or len(node.outputs) != 1 or not all(map(self.can_turn, node.inputs)):
             return False
-        self.behind[tensor] = node
+        self.turned_nodes[tensor] = node
         return True
 
     def is_private(self, tensor: Tensor) -> bool:
-        """Whether all that is made again is taken for this tensor only, and by one taker in the end."""
-        inside = Counter([t for n in self.behind.values() for t in n.inputs])
+        """Whether the rebuilt nodes have no consumers but one another and the root."""
+        inside = Counter([t for n in self.turned_nodes.values() for t in n.inputs])
         inside.update(t for t in self.m.root.inputs if t is tensor)
-        needed = [*self.behind, *self.sources] if self.for_good else list(self.behind)
+        needed = [*self.turned_nodes, *self.sources] if self.only_if_removed else list(self.turned_nodes)
         return self.m.root.inputs.count(tensor) == 1 and all(self.m.uses(t) <= inside[t] for t in needed)
 
     def leaf(self, tensor: Tensor) -> Tensor:
-        """What nothing is made again for."""
+        """A tensor that is not rebuilt, in the other order."""
         m, dims = self.m, tensor.dims
         if tensor in self.sources:
             return self.sources[tensor]
@@ -203,7 +203,7 @@ def _lies_along_one_axis(tensor: Tensor, rank: int) -> bool:
 def _widened_later(m: Match) -> Tensor | None:
     """Transpose(Cast(x), p) = Cast(Transpose(x, p)) where the cast is to a wider type, and all that is taken is what it makes."""
     moved = m.root.inputs[:1] if m.root.type != "ConcatV2" else m.root.inputs[:-1]
-    casts = [m.look(t) for t in moved]
+    casts = [m.producer_of(t) for t in moved]
     narrow: list[Tensor] = []
     for tensor, cast in zip(moved, casts, strict=True):
         if cast is None or cast.opdef.name != "Cast" or m.uses(tensor) > moved.count(tensor):
@@ -231,7 +231,7 @@ def _narrowed_sooner(m: Match) -> Tensor | None:
 
 def _is_computed(m: Match, tensor: Tensor) -> bool:
     """Whether an elementwise node makes a tensor: it and a cast of its result are one kernel."""
-    node = m.look(tensor)
+    node = m.producer_of(tensor)
     return node is not None and node.opdef.scalar is not None
 
 

@@ -58,7 +58,7 @@ def _shape_of(m: Match, tensor: Tensor) -> Tensor:
 
 def _broadcast_shape(m: Match, tensor: Tensor) -> Tensor | None:
     """Shape(x + y) from those of x and y, which broadcast in a way known only at run time. If they do not fit, it fails for x + y."""
-    node = m.look(tensor)
+    node = m.producer_of(tensor)
     large = [] if node is None or node.opdef.scalar is None else [t for t in node.inputs if t.dims != ()]
     if len(large) < 2 or node is None or node.type == "BiasAdd" or any(t.dims is None for t in large):
         return None

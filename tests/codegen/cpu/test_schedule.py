@@ -32,7 +32,7 @@ def kernel_of(shape: tuple[int | None, ...], build: Callable[[Any], Any]) -> Fus
         y = build(x)
         nodes = [n for n in execution_order([y.op], {x: 0}) if n.type != "Placeholder"]
         partition = PartitionGraph("/device:CPU:0", tuple(nodes), ((x.name, x),), ((y.name, y),))
-        (kernel,) = fuse(functionalize_random(partition), small=True, numbers=True).kernels
+        (kernel,) = fuse(functionalize_random(partition), small=True, copies_scalars=True).kernels
     return kernel
 
 

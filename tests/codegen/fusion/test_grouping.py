@@ -248,7 +248,7 @@ def test_the_gradient_of_a_mean_of_losses_is_part_of_their_kernel() -> None:
     with dt.Graph().as_default():
         fetches, feeds = loss_and_gradients(None)
         partition = rewrite(partition_of(fetches, feeds), KernelOptions())[0]
-        fusion = fuse(partition, small=True, again=OPERATIONS_PER_BYTE, numbers=True)
+        fusion = fuse(partition, small=True, operations_per_byte=OPERATIONS_PER_BYTE, copies_scalars=True)
     (kernel,) = fusion.kernels
     assert kinds_of([s for s in fusion.steps if s is not kernel]) == ["MatMul", "Size"]
     assert not kernel.assumed
@@ -287,7 +287,7 @@ def test_no_kernel_is_deeper_than_its_writers_can_go(name: str) -> None:
                 y = dt.sigmoid(y)
             fetches = [y] if name == "a chain" else [y, *dt.gradients(y, x)]
         partition = rewrite(partition_of(fetches, [x]), KernelOptions())[0]
-        kernels = fuse(partition, small=True, again=OPERATIONS_PER_BYTE, numbers=True).kernels
+        kernels = fuse(partition, small=True, operations_per_byte=OPERATIONS_PER_BYTE, copies_scalars=True).kernels
     assert kernels
     for kernel in kernels:
         assert source_of(kernel.loops, schedule_of(kernel.loops)).text

@@ -22,7 +22,7 @@ def kernels_of(
     partition = PartitionGraph(
         "/device:CPU:0", tuple(fetches[0].op.graph.nodes), tuple((t.name, t) for t in feeds), tuple((t.name, t) for t in fetches)
     )  # fmt: skip
-    return fuse(partition, again=OPERATIONS_PER_BYTE * again, numbers=again).kernels
+    return fuse(partition, operations_per_byte=OPERATIONS_PER_BYTE * again, copies_scalars=again).kernels
 
 
 def both(fetches: Sequence[Tensor], values: dict[Tensor, np.ndarray]) -> None:

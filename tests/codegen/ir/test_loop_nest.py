@@ -75,7 +75,7 @@ def test_text_of_a_kernel(name: str) -> None:
         fusion = fuse(
             functionalize_random(PartitionGraph("/device:CPU:0", tuple(nodes), ((x.name, x),), ((y.name, y),))),
             small=True,
-            again=OPERATIONS_PER_BYTE,
+            operations_per_byte=OPERATIONS_PER_BYTE,
             numbers=True,
         )
     (kernel,) = fusion.kernels

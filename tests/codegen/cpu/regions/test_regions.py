@@ -269,7 +269,7 @@ def test_rows_that_kernels_look_up_and_add_go_by_plans() -> None:
         partition = PartitionGraph(
             "/cpu:0", tuple(nodes), tuple((t.name, t) for t in (table.handle, ids, places)), ((total.name, total),)
         )
-        (group,) = fuse(partition, small=True, again=OPERATIONS_PER_BYTE, numbers=True).kernels
+        (group,) = fuse(partition, small=True, operations_per_byte=OPERATIONS_PER_BYTE, copies_scalars=True).kernels
     kernel = CpuFusedKernel(group, compile_first=True)
     assert kernel.variables and kernel.group.tables
     slots = {t: i for i, t in enumerate((*kernel.group.inputs, *kernel.group.shapes))}
