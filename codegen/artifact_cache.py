@@ -57,7 +57,7 @@ def put(path: Path, data: bytes, *, anew: bool = False) -> None:
 
 
 def load_module(name: str, path: Path, text: str) -> ModuleType:
-    """The module of a source text, which is kept at `path`: compilers look for a function's source there, and for its module by name."""
+    """The module of a source text. The text is kept at `path`, where compilers look for a function's source."""
     put(path, text.encode())
     module = ModuleType(name)
     module.__file__ = str(path)

@@ -1,4 +1,4 @@
-"""Whether a compiled kernel computed what the reference did; where not, an InternalError that names the node."""
+"""Compares results of compiled kernels with the references. Raises InternalError that names the first node that differs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ADVICE = "This is an error in Dovetail; on CPUs, DOVETAIL_BACKEND=numpy avoids 
 
 
 def scale_of(inputs: Iterable[Any]) -> float:
-    """The largest finite magnitude among the floating-point numbers of some arrays; 0 when there is none."""
+    """The largest finite magnitude of the floating-point numbers in arrays; 0 if there is none."""
     largest = 0.0
     for x in inputs:
         x = np.asarray(x)
@@ -61,7 +61,7 @@ def difference(mine: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any]) -> str:
 
 
 def compare(what: str, node: Node, mine: Sequence[Any], theirs: Sequence[Any]) -> None:
-    """InternalError unless each result of a node agrees. `what` begins the message."""
+    """Raise InternalError unless each result of a node agrees. `what` begins the message."""
     for a, b in zip(mine, theirs, strict=True):
         if not agree(a, b):
             how = difference(np.asarray(a), np.asarray(b))
@@ -80,7 +80,7 @@ def compare_update(
     mine: Sequence[Any],
     given: Sequence[Any],
 ) -> None:
-    """InternalError unless the reference makes the values `mine` of the variables' values `before` and the other inputs."""
+    """Raise InternalError unless the reference makes the values `mine` from the variables' values `before` and the other inputs."""
     twins = [VariableState(s.name, s.dtype) for s in states]
     for twin, value in zip(twins, before, strict=True):
         twin.assign(value)
@@ -94,18 +94,18 @@ def compare_fused(
     group: FusedKernel,
     inputs: Sequence[Any],
     outputs: Sequence[Any],
-    wanted: Any,
+    expected: Any,
     run: Callable[[FusedKernel, Sequence[Any]], tuple[Any, Any]],
 ) -> None:
-    """InternalError unless a fused kernel's outputs agree; it names the first node whose value differs.
+    """Raise InternalError unless a fused kernel's outputs agree. It names the first node whose value differs.
 
     Args:
         what: begins the message.
         group: the nodes. inputs, outputs: of their kernel.
-        wanted: what the references make: an array, or several.
-        run: gives what the kernel of a part of the group makes of some inputs, and what its references make.
+        expected: the results of the references: an array, or several.
+        run: gives the results of the kernel and of the references for a part of the group.
     """
-    pairs = zip(outputs, wanted if len(outputs) != 1 else (wanted,), strict=True)
+    pairs = zip(outputs, expected if len(outputs) != 1 else (expected,), strict=True)
     scale = scale_of(inputs)
     if all(agree(mine, theirs, scale) for mine, theirs in pairs):
         return
@@ -127,7 +127,7 @@ def _first_difference(
             try:
                 grown = kernel_of(group, group.nodes[: i + 1], output)
             except NotFusibleError:
-                continue  # what lies inside may have its axes in another order than results have
+                continue  # an intermediate value may have its axes in another order than results have
             values = [at[t] for t in (*grown.inputs, *grown.shapes)]
             mine, theirs = run(grown, values)
             if not agree(mine, theirs, scale_of(values)):

@@ -64,7 +64,7 @@ class KernelInfo:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Names of the nodes in it."""
+        """Names of its nodes."""
         return tuple(n.name for n in nodes_of(self.step))
 
     @property

@@ -35,7 +35,7 @@ class NumbaBackend(NumpyBackend):
     """NumPy for single nodes, compiled loops for fused ones.
 
     Args:
-        fuse_small: fuse what is small in programs of any size.
+        fuse_small: fuse small tensors in programs of any size.
         compile_first: compile a kernel before it runs for the first time.
         threads: how many threads one kernel may use; 0: one per core that this process may use.
         check: compare every kernel with the references, at every run.
@@ -57,7 +57,7 @@ class NumbaBackend(NumpyBackend):
         return self.fuse_small or len(graph.steps) <= FEW_STEPS
 
     def choose(self, step: Node | FusedKernel) -> Work:
-        """As `Backend.choose`: of the families, `LOOPS` for what is fused, or `REFERENCE` for the rest."""
+        """As `Backend.choose`: fused kernels are `LOOPS`, nodes without a compiled kernel `REFERENCE`."""
         return Work(step, family_of(step) if isinstance(step, Node) else LOOPS)
 
     def bind(self, work: BoundWork, context_of: ContextOf, sent: Sequence[int] = ()) -> Kernel:

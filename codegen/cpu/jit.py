@@ -47,7 +47,7 @@ def path_of(text: str) -> Path:
 
 
 def is_kept(text: str) -> bool:
-    """Whether a source has been compiled before, by this process or another one: then having it takes a few milliseconds."""
+    """Whether a source has been compiled before, by this or another process. Then it loads in a few milliseconds."""
     if text in _functions:
         return True
     path = path_of(text)
@@ -81,7 +81,7 @@ def compile_now(text: str) -> Function:
 
 
 class _Compiler:
-    """The background thread: made at the first request, stopped in good order when Python ends."""
+    """The background thread that compiles. It starts at the first request, and stops cleanly when Python ends."""
 
     def __init__(self) -> None:
         self.todo: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
@@ -97,7 +97,7 @@ class _Compiler:
             try:
                 item()
             except Exception:  # the next items must run all the same
-                logger.exception("what was to be made in the background could not be; all goes on without it")
+                logger.exception("work in the background failed; the program goes on without its result")
 
     def stop(self) -> None:
         """Finish the current kernel and drop the others: LLVM must not be interrupted."""
@@ -112,7 +112,7 @@ def _compiler() -> _Compiler:
 
 
 def in_background(work: Callable[[], Any]) -> None:
-    """Have something done by the thread that compiles, when all that it was given before is done."""
+    """Queue work for the thread that compiles."""
     with _lock:
         compiler = _compiler()
     compiler.todo.put(work)
@@ -138,13 +138,13 @@ class TieredKernel:
     """A kernel that runs its reference until it is compiled.
 
     Args:
-        text: the kernel's source text. reference: what does its work until it is compiled.
+        text: the kernel's source text. reference: does the work until it is compiled.
 
     Attributes:
         function: the compiled function, or None while NumPy does the work.
         text: the source text.
-        spent: seconds that were spent because it is not compiled.
-        is_awaited: whether a caller waits for what has to be compiled.
+        spent: seconds of the reference so far.
+        is_awaited: whether a caller waits for it to be compiled.
     """
 
     def __init__(self, text: str, reference: Callable[..., Any]) -> None:
@@ -158,7 +158,7 @@ class TieredKernel:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The source texts of all that it calls."""
+        """The source texts of the functions that it calls."""
         return (self.text,)
 
     def compile(self) -> None:

@@ -23,18 +23,18 @@ from ..target import (
 
 LINE = CACHE_LINE_BYTES // 8  # counters of units in a line of the cache; each has one
 FINISHED = 0  # index of the counter of finished units; then one per thread, of the units that are taken from its part
-_PER_THREAD = 4  # ranges; more even the load out better, and cost a call each
+_PER_THREAD = 4  # ranges: more of them balance the load better, but each costs a call
 
 Ranges: TypeAlias = "tuple[tuple[int, int], ...]"
 
 
 def ranges_of(length: int, nanoseconds: float, threads: int, least: int = 1) -> Ranges:
-    """Ranges that make up `0..length`, for work that one thread would need so long for.
+    """Ranges that make up `0..length`.
 
     Args:
-        length: of what is cut. nanoseconds: that one thread needs.
-        threads: that share them.
-        least: how long a range should be, as long as there is one for each thread.
+        length: the number of items. nanoseconds: the time that one thread needs for all of them.
+        threads: how many share the ranges.
+        least: the shortest range worth making, once there is one for each thread.
     """
     if threads <= 1 or nanoseconds < PARALLEL_NS:
         return ((0, length),)

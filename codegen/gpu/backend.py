@@ -1,7 +1,7 @@
 """The CUDA backend: fused nodes become Triton kernels, products and similar ops templates, and all other nodes run on the host.
 
-`families.py` decides which kernel runs what, `residency.py` which values live in GPU memory. What runs on the host gets copies of its
-inputs; such steps have `(on the host)` behind their name in the program.
+`families.py` decides which kernel runs what, `residency.py` which values live in GPU memory. A node on the host gets copies of its
+inputs; its call has `(on the host)` behind its name in the program.
 """
 
 from __future__ import annotations

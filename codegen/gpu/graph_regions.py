@@ -58,7 +58,7 @@ DUE = (3, 6, 12, 24)
 
 MOST_MISSED = 3  # failed replays in a row after which a graph is dropped
 MOST_GRAPHS = 4  # graphs per region, one per set of shapes; each keeps the memory of its results
-MOST_MET = 64  # shapes that are counted
+MOST_MET = 64  # sets of shapes whose runs are counted
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class _Captured:
     """A graph, and the conditions under which it may run.
 
     Attributes:
-        places: inputs that are copied in, and their addresses in the graph; of variables whose values are with the host, the values.
+        places: inputs that are copied in, or variables with values in host memory, and their arrays in the graph.
         variables: inputs that are other variables, and the address and shape of their values.
         changed: those that it changes, in lock order.
         outputs: the results.
@@ -198,7 +198,7 @@ class GraphRegion:
         return made
 
     def _places(self, inputs: Sequence[Any]) -> dict[int, DeviceArray]:
-        """Memory for the inputs that are copied in, and for values of variables that are with the host."""
+        """Memory for the inputs that are copied in, and for variables whose values are in host memory."""
         out = {}
         for i, x in enumerate(inputs):
             value: Any = x._value if type(x) is VariableState else x
@@ -210,7 +210,7 @@ class GraphRegion:
         return out
 
     def _is_copied_in(self, i: int, x: Any) -> bool:
-        """Whether a graph reads a copy of an array of the host's in the GPU's memory, which differs from run to run."""
+        """Whether a host array is copied to GPU memory for the graph in each run."""
         return i in self._arrays or (i in self._fed and belongs_on_device(x))
 
     def _replay(self, captured: _Captured, inputs: Sequence[Any]) -> list[Any] | None:
@@ -245,7 +245,7 @@ class GraphRegion:
                 state.lock.release()
 
     def _output(self, i: int, y: Any) -> Any:
-        """What becomes of an output, which the next run of the graph will overwrite."""
+        """An output, copied out of the memory that the next run of the graph overwrites."""
         if type(y) is not DeviceArray:
             return y
         if i in self._leaving and 0 < y.nbytes <= GPU_SMALL_DOWNLOAD:  # which is over before another run begins
@@ -254,7 +254,7 @@ class GraphRegion:
 
 
 def _values(captured: _Captured, inputs: Sequence[Any], changed: Sequence[VariableState]) -> list[Any] | None:
-    """What is copied in, and the other variables' values; None: one is not where it was, or is to be changed and others refer to it."""
+    """The values to copy in, and those of the other variables; None: a variable has moved, or a shared one would be changed."""
     if not all_unshared(changed):
         return None
     values: list[Any] = []
@@ -276,7 +276,7 @@ def _values(captured: _Captured, inputs: Sequence[Any], changed: Sequence[Variab
 # --- the pass --------------------------------------------------------------------------------------------------------
 
 
-FEWEST = 4  # launching calls that are worth a graph: it costs two launches or so itself, and a copy for what comes in or goes out
+FEWEST = 4  # the fewest launches that are worth a graph: it costs about two launches itself, and a copy for each input and output
 
 _WITHOUT_WORK = PASSED_ON | {"Read", "ReadVariableOp", "NoOp"}
 _TAKEN = _WITHOUT_WORK | HANDLES | {TO_DEVICE}
@@ -288,7 +288,7 @@ def _is_taken(call: Call) -> bool:
 
 
 def _may_wait(run: Sequence[Call], call: Call) -> bool:
-    """Whether a call may move before a run: so far the run only looks up variables and copies values that the call does not touch."""
+    """Whether a call may move before a run, which so far only looks up variables and copies values that the call does not use."""
     return all(c.op in HANDLES or c.op == TO_DEVICE for c in run) and not any(
         set(c.outputs).intersection((*call.inputs, *call.outputs, *call.frees)) for c in run
     )
@@ -310,7 +310,7 @@ def _is_array(slot: int, calls: Sequence[Call], outputs: Sequence[int]) -> bool:
 
 
 def with_graph_regions(program: Program) -> Program:
-    """The program with a region in the place of each run of launches, inside loops too."""
+    """The program with a region instead of each run of launches, inside loops too."""
     constants = constants_of(program.slots)
     readers = Counter(slot for step in flattened(program.instructions) for slot in slots_read(step))
     readers.update(slot for _, slot in program.fetches)

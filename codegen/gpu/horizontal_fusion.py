@@ -59,7 +59,7 @@ def fuse_updates(program: Program, context_of: ContextOf) -> Program:
 
 @dataclass(slots=True)
 class _Gathering:
-    """Updates that were collected and not emitted yet.
+    """Collects updates and emits them together.
 
     Attributes:
         out: the instructions so far.
@@ -102,7 +102,7 @@ class _Gathering:
         return family_of(call) in HARMLESS or call.op in _WITHOUT_WORK
 
     def update(self, call: Call, work: Work) -> None:
-        """Collects an update; one that is large, or unlike the pending ones, makes those be emitted."""
+        """Collects an update. First emits the pending ones if it does not fit them."""
         (node,), found = work.nodes, update_of(work.nodes[0])
         assert found is not None
         loops, count, gradient = found
@@ -199,7 +199,7 @@ class MultiTensorUpdate(GpuKernel):
 # --- the kernel ------------------------------------------------------------------------------------------------------
 
 
-MOST = 24  # sets of arrays of one launch: with ten arrays each, about two thousand bytes of arguments, of 4 KiB that there may be
+MOST = 24  # updates of one launch: with ten arrays each, some 2 KB of arguments, of the 4 KiB that CUDA allows
 
 
 def multi_tensor_update(loops: LoopNest, divisible: Sequence[bool], *, wide: bool = False) -> Routine:

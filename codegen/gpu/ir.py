@@ -1,4 +1,4 @@
-"""What a GPU kernel is, before and after compiling. Plain data: nothing here needs Triton or a GPU.
+"""GPU kernels before and after compiling, as plain data. Nothing here needs Triton or a GPU.
 
     TritonKernel  --toolchain.compile_kernel(kernel, target)-->  Binary  --the device layer-->  a launch
 
@@ -10,7 +10,7 @@ one stream, with scratch memory between them, and do the work of one fused group
     in0, in1, ...     addresses of the inputs, in order          n0, n1, ...   sizes of the axes
     out0, out1, ...   addresses of the outputs, in order         scratch0, ... addresses of the routine's scratch
 
-How many blocks a launch has is data, too: a `Grid`, in terms of the same names.
+A `Grid` gives the number of a launch's blocks in terms of the same names.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class TritonKernel:
 
 
 HEADER = "import triton\nimport triton.language as tl\n\n\n"
-"""How a kernel's text begins. The same for all: Triton's own cache key contains the line that a function begins in."""
+"""The first lines of all kernel texts. They are equal because Triton's cache key contains the line that a function begins in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +157,14 @@ class Binary:
         return self.num_warps * WARP
 
     def to_fields(self) -> dict[str, Any]:
-        """All but the image, as plain data for JSON."""
+        """The fields except the image, for JSON."""
         fields = asdict(self)
         del fields["image"]
         return fields
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any], image: bytes) -> Binary:
-        """Put together again what `to_fields` gave.
+        """The inverse of `to_fields`.
 
         Raises:
             KeyError, TypeError, ValueError: the fields are not those of a binary.
@@ -332,11 +332,11 @@ class CompiledCall:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What can be launched for inputs of certain shapes.
+    """The routines that can be launched for inputs of certain shapes.
 
     Attributes:
-        candidates: routines that all do the work.
-        sizes: what a launch calls them.
+        candidates: routines, each of which does the work; likely fast ones first.
+        sizes: of a launch, by name.
         outputs: shape and type of each.
     """
 

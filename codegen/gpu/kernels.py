@@ -60,7 +60,7 @@ class GpuContext:
 
 @dataclass(slots=True)
 class _Ready:
-    """A choice made.
+    """A choice for inputs of certain shapes, with the candidate that was taken.
 
     Attributes:
         run: launches the candidate that was taken.
@@ -80,8 +80,8 @@ class GpuKernel:
         gpu: the device, and how its kernels run.
         label: the node's name, for errors when memory runs out.
         tensors: its inputs. Those that are constants are copied to the device once.
-        template: which of them are loaded, and what there is to launch.
-        fallback: what runs when there is nothing.
+        template: which of them are loaded, and the routines for their shapes.
+        fallback: runs where the template has no kernel.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class GpuKernel:
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def compare(self, inputs: Sequence[Any], outputs: Sequence[DeviceArray]) -> None:
-        """InternalError unless the references say the same."""
+        """Raise InternalError unless the references give the same."""
         expected = self.fallback(*inputs)
         expected = expected if len(outputs) != 1 else (expected,)
         for mine, theirs in zip(outputs, expected, strict=True):
@@ -144,7 +144,7 @@ class GpuKernel:
         ]
 
     def _brought(self, position: int, value: Any) -> DeviceArray:
-        """An input that is with the host, or another GPU."""
+        """An input from host memory or another GPU."""
         if position not in self._constants:
             return brought(self.device, value, self.label)
         known = self._constants[position]
@@ -271,7 +271,7 @@ class FusedGpuKernel(GpuKernel):
         return self._reference(*given)
 
     def compare(self, inputs: Sequence[Any], outputs: Sequence[DeviceArray]) -> None:
-        """InternalError that names the first node whose value differs from its reference's."""
+        """Raise InternalError, which names the first node that differs, unless the references give the same."""
 
         def run(part: FusedKernel, values: Sequence[Any]) -> tuple[Any, Any]:
             kernel = FusedGpuKernel(self.gpu, part, self._context_of)

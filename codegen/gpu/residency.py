@@ -20,23 +20,23 @@ from .driver.array import DeviceArray
 from .driver.device import Device
 from .driver.ipc import Incoming
 
-SMALL = 64  # elements of whole numbers up to which a tensor stays with the host
+SMALL = 64  # the most elements of a tensor of integers or flags that stays in host memory
 
 
 def lives_on_device(dtype: DType, count: int | None) -> bool:
-    """Whether a tensor of this type and number of elements (None: not known) belongs into a GPU's memory."""
+    """Whether a tensor of this type and number of elements (None: unknown) lives in GPU memory."""
     if dtype.is_ref or dtype.np.kind not in "fiubV" or dtype.np.hasobject:
         return False
     return dtype.is_floating or count is None or count > SMALL
 
 
 def brought(device: Device, value: Any, label: str) -> DeviceArray:
-    """A value of the host's, or a GPU's, in this GPU's memory."""
+    """A value from host memory, or from another GPU, in this GPU's memory."""
     return device.from_peer(value, label) if type(value) is DeviceArray else device.from_host(value, label)
 
 
 def received(device: Device, value: Any) -> Any:
-    """What comes from the client or another device, where it belongs."""
+    """A value from the client or another device, moved to GPU memory if it belongs there."""
     if type(value) is DeviceArray:
         return device.from_peer(value, "a received tensor")
     if type(value) is Incoming:
@@ -47,13 +47,13 @@ def received(device: Device, value: Any) -> Any:
 
 
 def belongs_on_device(value: Any) -> bool:
-    """Whether an array of the host's belongs into a GPU's memory."""
+    """Whether an array in host memory belongs in GPU memory."""
     kind = value.dtype.kind
     return kind == "f" or (kind == "V" and value.dtype.names is None) or (kind in "iub" and value.size > SMALL)
 
 
 def on_host(value: Any) -> Any:
-    """A value for a NumPy kernel. The place of a variable is given with its value brought to the host."""
+    """A value in host memory, for a NumPy kernel. The value of a variable is moved there."""
     if type(value) is DeviceArray:
         return value.device.to_host(value)
     if type(value) is VariableState:
@@ -77,7 +77,7 @@ def acquire(state: VariableState, device: Device) -> None:
 
 
 def value_on(state: VariableState, device: Device) -> Any:
-    """A variable's value in a GPU's memory, where it is from now on."""
+    """A variable's value, moved to a GPU's memory."""
     acquire(state, device)
     try:
         value = brought(device, state._value, state.name)
@@ -88,7 +88,7 @@ def value_on(state: VariableState, device: Device) -> Any:
 
 
 class HostKernel:
-    """A node without a GPU kernel, or whose inputs and outputs are with the host anyway: its NumPy reference, on copies of the inputs."""
+    """Runs a node's NumPy reference on copies of its inputs in host memory."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -98,7 +98,7 @@ class HostKernel:
 
 
 class ShapeKernel:
-    """A node that uses only the shape of its first input. Of a view, the result has the same elements: no copy."""
+    """Runs a node that uses only the shape of its first input. The result of a view shares the input's memory."""
 
     def __init__(self, kernel: Kernel, node: Node, *, is_view: bool = False) -> None:
         self.kernel, self.is_view, self.is_reshape = kernel, is_view, node.type == "Reshape"

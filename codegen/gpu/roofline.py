@@ -1,4 +1,4 @@
-"""What the kernels of a GPU's program take, without a GPU: what their binaries say, and the least time by the maker's figures.
+"""What a GPU's program launches, and what its kernels take by their binaries and the maker's figures. No GPU is needed.
 
 The least time is the roofline of `graph/core/gpu_models.py`. How near a kernel comes to it depends on how many threads a multiprocessor
 has at a time, its occupancy: registers, shared memory and the size of a block limit them, and a compiled kernel says what it takes of each.
@@ -30,7 +30,7 @@ ShapeOf: TypeAlias = Callable[[Tensor], Shape | None]
 
 
 def blocks_at_a_time(model: GpuModel, threads: int, registers: int, shared_bytes: int) -> int:
-    """How many blocks a multiprocessor has at a time, of so many threads, with so many registers each, and so much shared memory.
+    """The resident blocks of a multiprocessor, for blocks of so many threads with so many registers each and so much shared memory.
 
     >>> from dovetail.graph.core.gpu_models import DEFAULT_GPU
     >>> [blocks_at_a_time(DEFAULT_GPU, *block) for block in ((256, 255, 0), (256, 32, 0), (128, 32, 100_000))]

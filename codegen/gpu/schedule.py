@@ -25,7 +25,7 @@ from ..target import Target
 # --- loop nests ------------------------------------------------------------------------------------------------------
 
 MOST_PIECES = 1024  # of a row: one block adds up their totals
-FEW_PIECES = 8  # with more, one block for each row has no chance
+FEW_PIECES = 8  # with more, one block for each row is never faster
 # Elements of a tile and warps, where nothing is reduced.
 _POINTS = ((machine.GPU_BLOCK_ELEMENTS, 4), (512, 4), (2048, 8), (4096, 8))
 
@@ -39,7 +39,7 @@ class Sides:
 
 
 def sides_of(loops: LoopNest) -> Sides:
-    """Which axes are along which side."""
+    """The axes along each side."""
     axes = tuple(range(len(loops.reduced)))
     return Sides(loops.kept_axes, loops.reduced_axes) if loops.reduced_axes else Sides(axes[:-1], axes[-1:])
 
@@ -262,7 +262,7 @@ def can_describe(target: Target, dtype: DType, transposed: tuple[bool, bool], kn
 
 
 def _waste(t: GpuProductSchedule, m: int, n: int) -> float:
-    """How much more work whole tiles, on whole waves of processors, are than the product."""
+    """The work of a product in whole tiles and whole waves of multiprocessors; its unit is arbitrary."""
     high, wide = -(-m // t.m), -(-n // t.n)
     waves = -(-high * wide // machine.H100_MULTIPROCESSORS)
     per_load = t.m * t.n / (t.m + t.n)  # products for each number that is loaded

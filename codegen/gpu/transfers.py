@@ -28,15 +28,15 @@ from .families import HOST, WITHOUT_WAITING, family_of
 from .residency import received
 
 TO_DEVICE = "ToDevice"
-"""The op of a step that brings a value to the GPU, and puts it where it was."""
+"""The op of a step that copies a slot's value to the GPU."""
 
 _WITHOUT_WORK = HANDLES | {"Identity"}
 
 
 def to_host(value: Any) -> Any:
-    """A value in host memory, as soon as it is there; of a variable's handle, which can be fetched, the variable's value.
+    """A value in host memory, after its copy has finished. A handle of a variable, which can be fetched, gives the variable's value.
 
-    Of an array that is lent, what reads it, as soon as it is complete.
+    A lent array gives its lease, when the array is complete.
     """
     if type(value) is VariableState:
         value = value.read()
@@ -69,7 +69,7 @@ def insert_transfers(program: Program, device: Device, peers: frozenset[str], le
     """The program with a step for each transfer.
 
     Args:
-        program: as it was lowered; no slot is freed yet.
+        program: after lowering; no slot is freed yet.
         device: the GPU that runs it.
         peers: names of devices that take tensors in GPU memory.
         lends: which GPUs of other tasks read this one's memory; None: none.

@@ -147,7 +147,7 @@ def all_unshared(states: Sequence[VariableState]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What changes variables, a node's first inputs.
+    """How a node changes variables, its first inputs.
 
     Attributes:
         places: how many inputs are variables.
@@ -199,7 +199,7 @@ class VariableUpdate(GpuKernel):
         return states[0] if self.is_ref else ()
 
     def is_ready(self, states: Sequence[VariableState], given: Sequence[Any]) -> bool:
-        """Whether values and shapes are as they must be; where not, the reference says what is wrong."""
+        """Whether the kernel can run on these values. If not, the reference raises the error."""
         if not all(s.is_initialized and s.dtype.np == self.dtype.np for s in states) or len(set(states)) < len(states):
             return False
         shape = states[0].read().shape
@@ -218,7 +218,7 @@ class OptimizerUpdate(VariableUpdate):
         super().__init__(gpu, node, Change(places, dtype, choose, whole=True), fallback)
 
     def is_ready(self, states: Sequence[VariableState], given: Sequence[Any]) -> bool:
-        """Whether values and shapes are as they must be, that of the gradient, too."""
+        """As `VariableUpdate.is_ready`, also for the gradient."""
         gradient = given[self.gradient - self.places]
         return super().is_ready(states, given) and bool(gradient.shape == states[0].read().shape)
 
@@ -234,7 +234,7 @@ def update_choice(loops: LoopNest, places: int, dtype: DType, shapes: Sequence[S
 
 
 def row_change(node: Node) -> Change | None:
-    """What a node that changes rows of variables launches; None if it has no kernel."""
+    """The change of a node that updates rows of variables; None if it has no kernel."""
     try:
         if node.type.removeprefix("Resource").startswith("Scatter"):
             return _scatter(node)
@@ -293,7 +293,7 @@ def gather_template(node: Node) -> Template:
 
 
 class GatherKernel(GpuKernel):
-    """Rows of a resource variable; only these are read."""
+    """Gathers rows of a resource variable. Only these rows are read."""
 
     def __init__(self, gpu: GpuContext, node: Node, fallback: HostKernel) -> None:
         on_host = lambda value, at: np.asarray(value)[np.asarray(at)]  # noqa: E731

@@ -1,4 +1,4 @@
-"""Memory plan of a device's part of a step: lifetimes of tensors and peak memory; and arena offsets, for what runs in an arena.
+"""Memory plan of a device's part of a step: lifetimes of tensors, peak memory, and the offsets of tensors in an arena.
 
 A tensor lives from the step that makes it to its last use. Feeds live from the start, fetches to the end. A view uses the memory of
 its base. Constants and variables outlive steps and are not counted; neither are reads of variables. An update of a variable needs memory
@@ -35,7 +35,7 @@ _SAME_MEMORY = VIEWS | {"Transpose", "Enter", "Exit", "NextIteration", "Switch",
 
 
 class TensorSizes(Protocol):
-    """The sizes of values, and the costs of nodes: as the graph tells them, or as a plan knows them."""
+    """The sizes of values and the costs of nodes, from the graph or from a plan."""
 
     def of(self, tensor: Tensor, /) -> Tensor: ...
     def bytes(self, tensor: Tensor, /) -> int: ...
@@ -44,7 +44,7 @@ class TensorSizes(Protocol):
 
 
 class GraphSizes:
-    """Sizes as the graph tells them; an unknown one counts as 1."""
+    """The static sizes of the graph. An unknown one counts as 1."""
 
     def of(self, tensor: Tensor) -> Tensor:
         return tensor
@@ -103,7 +103,7 @@ class MemoryPlan:
         at: index of the step with the peak.
         exact: whether all sizes are known before the graph runs.
         nodes: names of the nodes of each step.
-        beside: bytes that each step needs in addition to tensors.
+        extra: bytes that each step needs in addition to tensors.
         arenas: of steps that run as one, from the first step to the last.
     """
 
@@ -112,7 +112,7 @@ class MemoryPlan:
     at: int
     exact: bool
     nodes: tuple[tuple[str, ...], ...] = ()
-    beside: tuple[int, ...] = ()
+    extra: tuple[int, ...] = ()
     arenas: tuple[Piece, ...] = ()
 
     def with_arenas(self, arenas: Iterable[Arena]) -> MemoryPlan:
@@ -137,7 +137,7 @@ class MemoryPlan:
                     moved.append(x)
             lives = moved
             pieces.append(Piece(arena.bytes, begin, end))
-        peak, at = _peak((*lives, *pieces), self.beside)
+        peak, at = _peak((*lives, *pieces), self.extra)
         return replace(self, lifetimes=tuple(lives), peak_bytes=peak, at=at, arenas=tuple(pieces))
 
     def largest(self, count: int = 5) -> list[Lifetime]:
@@ -158,7 +158,7 @@ def plan_memory(
 
     Args:
         steps: in order.
-        feeds, fetches: tensors that the client gives, and gets.
+        feeds, fetches: tensors that the client feeds and fetches.
         writes_in_place: whether an update of a variable writes in place if the old value is not needed any more.
         sizes: of the tensors.
 
@@ -167,7 +167,7 @@ def plan_memory(
     base: dict[Tensor, Tensor] = {}  # views -> what they are views of
     first: dict[Tensor, int] = dict.fromkeys(feeds, 0)
     last: dict[Tensor, int] = dict.fromkeys(first, 0)
-    beside = [0] * len(steps)
+    extra = [0] * len(steps)
     read: dict[Tensor, tuple[Node, int]] = {}  # a variable's value -> the variable, and when it was read
     needed: dict[Tensor, int] = {}  # the same -> when it was last used
     for i, step in enumerate(steps):
@@ -203,12 +203,12 @@ def plan_memory(
         node = node_of(step)
         if node is not None and node.opdef.is_stateful:
             needed_still = {v for v, times in holds.items() if any(a <= i < b for a, b in times)}
-            beside[i] = _updated(node, needed_still, writes_in_place(node))
+            extra[i] = _updated(node, needed_still, writes_in_place(node))
     lives = tuple(Lifetime(sizes.bytes(t), first[t], last[t], t) for t in first)
-    peak, at = _peak(lives, beside)
+    peak, at = _peak(lives, extra)
     exact = all(map(sizes.is_known, first))
     names = tuple(tuple(n.name for n in nodes_of(step)) for step in steps)
-    return MemoryPlan(lives, peak, at, exact, names, tuple(beside))
+    return MemoryPlan(lives, peak, at, exact, names, tuple(extra))
 
 
 def _is_view(node: Node) -> bool:
@@ -223,7 +223,7 @@ def _variable(place: Tensor) -> Node:
 
 
 def _updated(node: Node, held: Container[Node], in_place: bool) -> int:
-    """Bytes of the new values that a stateful node makes for the variables it updates; `held`: variables whose old value is needed."""
+    """Bytes of the new values that a stateful node makes for variables. `held`: variables whose old value is still needed."""
     total = 0
     for i, t in enumerate(node.inputs):
         if in_place and _variable(t) not in held:
@@ -243,14 +243,14 @@ def value_bytes(tensor: Tensor, sizes: TensorSizes = GRAPH_SIZES) -> int:
     return sizes.bytes(tensor)
 
 
-def _peak(lives: Sequence[Piece], beside: Sequence[int]) -> tuple[int, int]:
-    """The most bytes alive at once, and the step. `beside`: bytes that each step needs in addition to tensors."""
-    change = [0] * (len(beside) + 1)
+def _peak(lives: Sequence[Piece], extra: Sequence[int]) -> tuple[int, int]:
+    """The most bytes alive at once, and the step. `extra`: bytes that each step needs in addition to tensors."""
+    change = [0] * (len(extra) + 1)
     for x in lives:
         change[x.first] += x.bytes
         change[x.last + 1] -= x.bytes
     most = now = at = 0
-    for i, more in enumerate(beside):
+    for i, more in enumerate(extra):
         now += change[i]
         if now + more > most:
             most, at = now + more, i

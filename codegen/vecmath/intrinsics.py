@@ -1,4 +1,4 @@
-"""What the other modules are written with: what the machine has, by LLVM's names, and how functions are compiled."""
+"""LLVM's intrinsics as functions for compiled code, and decorators that say how functions are compiled."""
 
 # mypy: ignore-errors
 # The functions below are compiled by Numba: their types are Numba's to infer, per call.
@@ -21,7 +21,7 @@ f32, f64, i32, i64 = np.float32, np.float64, np.int32, np.int64
 
 
 inner = partial(njit, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-"""`njit` for what only compiled code calls: Numba's wrappers for other callers would take a tenth of the time to compile."""
+"""`njit` without wrappers for Python and C, for functions that only compiled code calls. This saves a tenth of the compile time."""
 
 
 def vectorisable(function: Callable[..., Any]) -> Any:
@@ -123,15 +123,15 @@ def in_float64(function: Any) -> Any:
 
 @vectorisable
 def quotient32(a, b):
-    """a / b, for b from 2**-60 to 2**60; rounded once here, and nearly always so on GPUs, where it has no way around by a call."""
+    """a / b, for b from 2**-60 to 2**60. Correctly rounded here, and nearly always on GPUs, where it needs no call."""
     return a / b
 
 
-# --- the code that is made -------------------------------------------------------------------------------------------
+# --- attributes of functions -----------------------------------------------------------------------------------------
 
 
 def _attribute(text: str) -> Any:
-    """A call that gives the function that calls it an attribute of LLVM's."""
+    """A function that adds an attribute of LLVM to its caller."""
 
     @instructions(lambda: types.void())
     def mark(context, builder, values):
@@ -143,12 +143,11 @@ def _attribute(text: str) -> Any:
 
 
 wide_vectors = _attribute('"prefer-vector-width"="512"' if vector_bytes() == 64 else "")
-"""Let the function that calls this use the widest vectors there are: LLVM takes half of them where the widest are of 64 bytes.
-
-It does so for the sake of processors that lower their clock for wide vectors. What is compiled here runs for long in one go."""
+"""Let the caller use vectors of 64 bytes, where LLVM prefers 32: some processors lower their clock for wide vectors. Kernels run long
+enough to gain."""
 
 stay_apart = _attribute("noinline")
-"""Keep the function that calls this from being put into its callers: what is said of its arrays' memory holds in it alone."""
+"""Keep the caller from being inlined: the alias scopes of its arrays hold in it alone."""
 
 
 # --- sums and products in any order ------------------------------------------------------------------------------------

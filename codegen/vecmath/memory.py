@@ -1,4 +1,4 @@
-"""Elements of a kernel's arrays; and float16 and bfloat16, which are there as their bits.
+"""Loads and stores of elements of a kernel's arrays; conversions of float16 and bfloat16, which are stored as their bits.
 
 Inputs and outputs of a kernel never overlap, but LLVM cannot know it, and beyond a few arrays it gives up checking and does not
 vectorise. So each access says which array it belongs to (alias.scope) and which ones it cannot touch (noalias). Nor is there
@@ -94,7 +94,7 @@ def from_float16(x):
 
 @inner(forceinline=True)
 def towards_odd(x):
-    """A float64 as one of the two float32 next to it, the odd one: rounded once more, it becomes what x itself would."""
+    """The odd one of the two float32 next to a float64. Rounded to float16, it gives what x itself would (round to odd)."""
     near = f32(x)
     bits = bits32(near)
     bits = select(fabs(f64(near)) > fabs(x), i32(bits - i32(1)), bits)

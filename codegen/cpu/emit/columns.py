@@ -53,7 +53,7 @@ class ColumnWriter:
                 self.writer.prepared(self.ends, roots, partial(self._write_element, (), (), each.after))
 
     def _start_pass(self, each: Pass) -> None:
-        """Before a pass: a loop that computes the kept values it needs, and starts its sums."""
+        """Write the loop before a pass, which computes the kept values that it needs and starts its sums."""
         element, loops = self.element, self.loops
         kept = [k for k in self.writer.kept_values(each.roots) if k not in self.vectors]
         for k in kept:
@@ -89,7 +89,7 @@ class ColumnWriter:
         self.writer.prepared(self.ends, each.roots, body)
 
     def _write_element(self, scans: Iterable[int], reductions: Iterable[int], outputs: Iterable[int]) -> None:
-        """What a pass does with one element: a step of running sums, and of reductions, and stores."""
+        """Write what a pass does with one element: steps of running sums and of reductions, and stores."""
         element = self.element
         self.writer.read_saved(self.place)
         for s in scans:
@@ -105,7 +105,7 @@ class ColumnWriter:
                 element.put(o)
 
     def _over_rows(self, each: Pass, inner: partial[None]) -> None:
-        """A pass over the same element of several rows: separate loops gather the elements and scatter the results.
+        """Write a pass over the same element of several rows. Separate loops gather the elements and scatter the results.
 
         LLVM does not vectorize over such strides; the loop between works on contiguous elements.
         """

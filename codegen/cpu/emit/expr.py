@@ -1,7 +1,4 @@
-"""The values of a CPU kernel as Python expressions: an element's index, its name, and its computation.
-
-`rows`, `columns` and `loops` write the loops. Here is what one element is, wherever they are.
-"""
+"""Writes the values of one element of a CPU kernel as Python expressions. `rows`, `columns` and `loops` write the loops around them."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ _FORMS = {
 
 
 def type_of(dtype: DType) -> str:
-    """Numba's name of the elements of an array."""
+    """Numba's name of an element type in memory."""
     return "boolean" if dtype.is_bool else "uint16" if dtype in NARROW else dtype.name
 
 
@@ -108,7 +105,7 @@ class Array:
 
 
 class ElementWriter(ValueWriter):
-    """Writes the values of one element, and loads and stores of them, wherever the loops are.
+    """Writes the values of one element, with its loads and stores.
 
     Args:
         loops: the loop nest, as its kernel computes it. in_place: how many outputs overwrite the inputs of the same numbers.
@@ -140,7 +137,7 @@ class ElementWriter(ValueWriter):
         return self._array(name)
 
     def index(self, axes: Iterable[int], row: str = "", last: str = "") -> str:
-        """Where the current element is in a flat array that has these axes; or in a table, in this row.
+        """The index of the current element in a flat array with these axes; or in a table, in this row.
 
         `last`: the index along the last axis, if it is not the current one.
         """
@@ -157,7 +154,7 @@ class ElementWriter(ValueWriter):
         return literal(v.data, v.dtype)
 
     def expression(self, number: int) -> str:
-        """What a value is, in Python."""
+        """The expression of a value, in Python."""
         v = self.loops.values[number]
         if v.op == "load":
             return self.sources[int(v.data)].load(self.index(v.axes))

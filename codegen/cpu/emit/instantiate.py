@@ -1,4 +1,4 @@
-"""Source texts of hand-written kernels: a file of functions, and which of them for which types.
+"""Makes the source texts of hand-written kernels from a file of functions and the types of their arguments.
 
 A file such as `kernels/contraction_source.py` is the head of its kernels' texts. Its functions take flat arrays, integers, and tuples of
 integers, then the range of work that a call does. They are compiled and kept like all other kernels (`jit`).
@@ -26,7 +26,7 @@ _IMPORT = re.compile(r"^from (?:dovetail\.codegen\.cpu|\.)\.?([\w.]+) import (\w
 
 @cache
 def versions() -> str:
-    """The parameters of a kernel besides its text."""
+    """What a kernel depends on besides its text, as a text: the functions that it calls, and Numba's version."""
     from importlib import metadata  # loads the mail package
 
     here = Path(__file__).parent

@@ -1,4 +1,4 @@
-"""The loops of CPU kernels; what is computed in blocks of the innermost axis before its loop; nests without reductions.
+"""Writes the loops of CPU kernels, the values that are computed in blocks before a loop, and nests without reductions.
 
     random numbers      one counter gives four neighbours, so a block of them is computed at once, as vectors
     running sums        along rows: the summands are computed as vectors, the sums step by step, and their users as vectors again
@@ -24,7 +24,7 @@ class LoopWriter:
     """Writes loops around what an `ElementWriter` writes, as a schedule says.
 
     Attributes:
-        element: writes what is in the loops. loops: its loop nest. schedule: of the loops. along: the axis of the innermost loops.
+        element: writes the bodies of loops. loops: its loop nest. schedule: of the loops. along: the axis of the innermost loops.
         saved: value -> the array that has it for later passes.
     """
 
@@ -37,7 +37,7 @@ class LoopWriter:
         self._blocks: dict[int, Array] = {}  # random value or running sum -> the array with a block of it
 
     def kept_values(self, numbers: Iterable[int]) -> list[int]:
-        """The values without reduced axes that these need directly, loads and constants left out."""
+        """The kept values that these need directly, without loads and constants."""
 
         def is_kept(i: int) -> bool:
             return not self.loops.is_full(i) and self.loops.values[i].op not in ("load", "constant", "count")
@@ -67,7 +67,7 @@ class LoopWriter:
         return self.loops.backwards and self.loops.reduced[axis]
 
     def innermost(self, ends: Ends, body: Callable[[], None]) -> None:
-        """An innermost loop; for a short row unrolled, for then LLVM makes vectors of several rows."""
+        """Write an innermost loop. That of a short row is unrolled, so that LLVM vectorizes over several rows."""
         if not self.schedule.unrolled:
             self.element.nest([self.header(self.along, ends)], body)
         for i in range(self.schedule.unrolled):
@@ -75,7 +75,7 @@ class LoopWriter:
             self.element.nest([], body)
 
     def prepared(self, ends: Ends, roots: Iterable[int], body: Callable[[], None]) -> None:
-        """An innermost loop that needs the values `roots`; those that are made in blocks are computed before it."""
+        """Write an innermost loop that needs the values `roots`, and before it a block of each value that is made in blocks."""
         if not self.made_in_blocks(roots):
             self.innermost(ends, body)
             return
@@ -86,16 +86,16 @@ class LoopWriter:
         self.element.nest([self.block_header(ends)], block)
 
     def made_in_blocks(self, roots: Iterable[int]) -> list[int]:
-        """The values that are made in blocks of the innermost axis, of those that these are made of and that are not known."""
+        """The unknown values that the roots depend on and that are made in blocks of the innermost axis."""
         drawn = [i for i in self.not_known(roots, "random") if self.along in self.loops.values[i].axes]
         return sorted(drawn + (self.not_known(roots, "scan") if self.loops.reduced[self.along] else []))
 
     def not_known(self, roots: Iterable[int], op: str) -> list[int]:
-        """The values of one kind that these are made of, and that are not known."""
+        """The unknown values with operation `op` that the roots depend on."""
         return self.element.not_known(roots, op, self.saved)
 
     def prepare(self, roots: Iterable[int], end: str) -> str:
-        """Make the block at position `at` of the values that need it, up to `end` at most; gives where it ends, as an expression."""
+        """Write the blocks at position `at`, up to `end` at most. Returns the end as an expression."""
         found, limit = self.made_in_blocks(roots), f"min(at + {self.schedule.block}, {end})"
         if not found:
             return limit
@@ -113,7 +113,7 @@ class LoopWriter:
         return "end"
 
     def _draw(self, i: int, v: Value, block: Array) -> None:
-        """A block of random numbers, if there is none from before; where rows are short, the next ones' at once."""
+        """Write a block of random numbers, unless an earlier one has them. A block of short rows has numbers of the next rows, too."""
         line, most, last = self.element.line, self.schedule.block, self.along
         stream, whole = ", ".join(self.element.value(a) for a in v.args), " * ".join(f"n{a}" for a in v.axes)
         ahead = f"min({most} if n{last} <= {most // 8} else 0, {whole} - first)"
@@ -125,7 +125,7 @@ class LoopWriter:
         line(f"at{i} = first - base{i} - at")
 
     def _run_along(self, i: int, v: Value, block: Array) -> None:
-        """A block of a running sum: what is summed, as vectors, and then one step after the other."""
+        """Write a block of a running sum: first the summands, as vectors, then the steps, one by one."""
         element, how = self.element, v.data
 
         def summed() -> None:
@@ -164,7 +164,7 @@ class LoopWriter:
 
 
 def write_pointwise(writer: LoopWriter) -> None:
-    """Nothing is reduced."""
+    """Write the loops of a nest without reductions."""
     element, loops = writer.element, writer.loops
 
     def body() -> None:
@@ -182,7 +182,7 @@ def write_pointwise(writer: LoopWriter) -> None:
 
 
 def write_table(writer: LoopWriter) -> None:
-    """Sums into the rows of a table: the call for rows lo to hi scans all inputs, and adds the elements of these rows."""
+    """Write sums into the rows of a table. The call for rows lo to hi scans all inputs and adds those of these rows."""
     element, loops = writer.element, writer.loops
     ((store,), (table,)) = loops.stores, element.targets
     assert store.row is not None

@@ -1,4 +1,4 @@
-"""Code emission for CPUs: a loop nest and its schedule in, a readable Numba module out.
+"""Emits a readable Numba module from a loop nest and its schedule.
 
 A kernel is a function of flat arrays (inputs, then outputs), the sizes of the axes, and the range `[lo, hi)` of what threads share.
 
@@ -26,7 +26,7 @@ from .loops import LoopWriter, write_pointwise, write_table
 from .rows import RowWriter, total_type
 
 HEADER = '@njit(SIGNATURE, nogil=True, no_cfunc_wrapper=True, error_model="numpy", cache=True)\ndef kernel('
-"""How the function in a kernel's text begins."""
+"""The first lines of the function in a kernel's text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def source_of(loops: LoopNest, schedule: CpuSchedule, in_place: int = 0) -> Numb
 
 
 def _legal(loops: LoopNest, schedule: CpuSchedule) -> tuple[LoopNest, CpuSchedule]:
-    """The same loops as Numba computes them: narrow floats are widened, and so are places that are computed from sizes."""
+    """The loops as Numba computes them: narrow floats, and indices that are computed from sizes, are widened."""
     if not loops.sizes and not any(v.dtype in NARROW for v in loops.values):
         return loops, schedule
 
@@ -133,7 +133,7 @@ def _legal(loops: LoopNest, schedule: CpuSchedule) -> tuple[LoopNest, CpuSchedul
 
 
 def _with_wide_place(builder: LoopNestBuilder, v: Value) -> Value:
-    """A value with places that are computed from sizes in int64, as addresses are: else LLVM could not tell neighbours."""
+    """A value with indices in int64, like addresses, if they are computed from sizes. Else LLVM could not find neighbours."""
 
     def widened(number: int) -> int:
         if builder.dtype(number) is not int32:
@@ -151,7 +151,7 @@ def _with_wide_place(builder: LoopNestBuilder, v: Value) -> Value:
 
 
 def _widened(builder: LoopNestBuilder, v: Value) -> int:
-    """A narrow float, which exists in memory only, and in casts from and to float32."""
+    """Adds a value of a narrow type, which exists only in memory and in casts from and to float32."""
     if v.op == "cast" and builder.dtype(v.args[0]) not in (float32, float64):
         v = replace(v, args=(builder.cast(v.args[0], float32),))
     elif v.op not in (*READS, "cast"):

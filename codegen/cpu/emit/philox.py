@@ -1,4 +1,4 @@
-"""Random numbers for kernels on CPUs: the words of `graph.philox`, and the very numbers that are made of them there.
+"""Random numbers for CPU kernels, equal to those of `graph/core/philox.py`.
 
 A kernel takes them in pieces. One counter gives four words, and neighbouring elements take neighbouring ones, so a block of
 elements along the last axis is made at once, as vectors, into memory of the kernel's own that stays in the first cache:

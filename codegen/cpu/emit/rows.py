@@ -82,7 +82,7 @@ class RowWriter:
             element.known[r] = f"v{r}"
 
     def _write_block(self, each: Pass, reduced: dict[int, Value], new: dict[int, Array]) -> None:
-        """A block of a row, whose own totals are added to those of the row."""
+        """Write a block of a row. Its totals are added to those of the row."""
         for r, v in reduced.items():
             self.element.line(f"b{r} = {start_of(str(v.data), v.dtype)}")
         end = self.writer.prepare(each.roots, f"n{self.writer.along}")
@@ -92,7 +92,7 @@ class RowWriter:
             self.element.line(f"t{r} = {combine(str(v.data), f't{r}', x, v.dtype)}")
 
     def _write_element(self, each: Pass, new: dict[int, Array], prefix: str) -> None:
-        """What a pass does with one element: save it, add it to the totals, store it."""
+        """Write what a pass does with one element: save it, add it to the totals, store it."""
         element, loops = self.element, self.loops
         self.writer.read_saved(self.place)
         for number, array in new.items():
@@ -106,7 +106,7 @@ class RowWriter:
             element.put(o)
 
     def _combine_pieces(self, prefix: str) -> None:
-        """After a piece: store its partial results. The last piece to finish combines those of all pieces in order."""
+        """Write the end of a piece: it stores its partial results. The last piece to finish combines those of all pieces, in order."""
         element, tile = self.element, self.schedule.tile
         for r, part in element.parts.items():
             element.line(part.store("part", f"{prefix}{r}"))

@@ -151,10 +151,7 @@ OPS: dict[str, tuple[Callable[..., Array | None], tuple[str, ...]]] = {
 
 
 def conv_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | None]]:
-    """The source text for a node, and what is to be called with the compiled function and the inputs.
-
-    That gives None where the reference must do the work.
-    """
+    """The source text for a node, and the `call` of its `NodeKernel`."""
     dtype = node.outputs[0].dtype.base
     run, names = OPS[node.type]
     if node.type == "Conv2DBackpropInput":

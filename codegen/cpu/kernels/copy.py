@@ -57,7 +57,7 @@ class JoinKernel(RecordableKernel):
         return [out]
 
     def _parts(self, inputs: Sequence[Any]) -> tuple[list[Any], int] | None:
-        """What is concatenated, and the axis; None if that is not possible."""
+        """The arrays to concatenate, and the axis; None if they do not fit."""
         parts, axis = list(inputs), self._axis
         if axis is None:
             axis = int(parts.pop())
@@ -71,7 +71,7 @@ class JoinKernel(RecordableKernel):
 
 
 def _bytes_of(parts: Sequence[Any]) -> int:
-    """The size of arrays of one type, of numbers; 0 if they are anything else."""
+    """Bytes of arrays of one numeric type; 0 for anything else."""
     if not all(type(x) is np.ndarray and x.dtype == parts[0].dtype for x in parts) or parts[0].dtype.hasobject:
         return 0
     return sum(x.nbytes for x in parts)

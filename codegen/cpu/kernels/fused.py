@@ -30,7 +30,7 @@ from .rows import ranges_of_rows
 
 
 class CpuFusedKernel(PlannedKernel):
-    """A fused kernel: a function of arrays that gets faster.
+    """A fused kernel. NumPy does its work until it is compiled.
 
     Attributes:
         group: the fusion group that it runs.
@@ -66,7 +66,7 @@ class CpuFusedKernel(PlannedKernel):
             try:
                 held = {i: inputs[i].snapshot() for i in self.variables}
             except FailedPreconditionError:
-                return self._reference(*inputs)  # which says where
+                return self._reference(*inputs)  # which raises the error
         read = tuple([held[i].read() if i in held else x for i, x in enumerate(inputs)]) if held else inputs
         made = self.by_plan(read)
         given = tuple([held.get(i, x) for i, x in enumerate(inputs)]) if held else inputs  # variables, not their values

@@ -71,7 +71,7 @@ class VariableKernel(TieredKernel):
                 given = inputs[self.places :]
                 compare_update("The compiled update", self.node, self._reference, states, before, values, given)
         if not is_done:
-            return self._reference(*inputs)  # which says what is wrong
+            return self._reference(*inputs)  # which raises the error
         return states[0] if self.node.outputs else ()
 
     def _rows(self, inputs: Sequence[Any]) -> Array | None:
@@ -121,7 +121,7 @@ class UpdateKernel(VariableKernel):
 
 
 def dense_update(node: Node) -> tuple[LoopNest, int, int] | None:
-    """As `update_of`, for a node with a kernel; None: it is no update from a dense array, too small, or of a type without kernels."""
+    """As `update_of`; None if the update is too small, or of a type without kernels."""
     found = update_of(node)
     if found is None:
         return None
@@ -171,7 +171,7 @@ class SparseUpdateKernel(VariableKernel):
         return None if self._found.rule.decays else np.asarray(inputs[self._found.indices])
 
     def _change(self, values: Sequence[Array], inputs: Sequence[Any]) -> bool:
-        """Overwrite what the gradient names."""
+        """Overwrite the rows that the gradient names."""
         places, gradient, decays = self._found.places, self._found.gradient, self._found.rule.decays
         grad, indices = map(np.asarray, inputs[gradient : gradient + 2])
         shape = values[0].shape
@@ -196,7 +196,7 @@ class SparseUpdateKernel(VariableKernel):
         return True
 
     def _summed(self, grad: Array, indices: Array, rows: int) -> tuple[Array, Array]:
-        """Different rows, and for each the sum of what the gradient has for it."""
+        """The distinct row indices, and the sum of the gradient's rows for each."""
         count = np.arange(indices.size, dtype=indices.dtype)
         last = buffers.empty((rows,), indices.dtype)  # only what is named is written, and read
         last[indices] = count

@@ -24,13 +24,13 @@ from ..native.worker_pool import share
 from ..work_ranges import Ranges, ranges_of
 
 TOP = frozenset(("TopKV2",))
-MOST = 256  # the largest k: each number that is found moves some of those before it
+MOST = 256  # the largest k: each insertion moves some of the numbers found so far
 
 _WIDE = 8  # elements of a row from which on skipping a row is cheap compared with adding it
 
 
 def add_rows(function: Any, data: Array, ids: Array, count: int, threads: int) -> Array:
-    """Rows of an array, added where ids below `count` say, by the function that `table_loops.added` was compiled to."""
+    """The sums of the rows of `data` by their ids, which are below `count`. `function`: `table_loops.added`, compiled."""
     inner = data.shape[ids.ndim :]
     out = buffers.empty((count, *inner), data.dtype)
     width = math.prod(inner)
@@ -49,10 +49,7 @@ def ranges_of_rows(count: int, width: int, nanoseconds: float, threads: int) -> 
 
 
 def top_kernel(node: Node, threads: int) -> tuple[str, Callable[..., tuple[Array, Array] | None]]:
-    """The source text for a node, and what is to be called with the compiled function and the inputs.
-
-    That gives None where the reference must do the work: k is too large for the kernel, or larger than the row.
-    """
+    """The source text for a node, and the `call` of its `NodeKernel`. The reference does the work if k is too large."""
 
     def top(function: Any, planner: Planner, x: Array, k: Array) -> tuple[Array, Array] | None:
         count, length = int(planner.known(k)), x.shape[-1]

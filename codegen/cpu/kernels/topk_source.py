@@ -18,7 +18,7 @@ BLOCK = 64
 
 @m.inner(error_model="numpy")
 def is_before(x, y):
-    """Whether a number is larger; one that is no number is larger than all that are."""
+    """Whether x comes before y: it is larger. NaN is larger than all numbers."""
     return x > y or (x != x and y == y)
 
 
@@ -35,9 +35,9 @@ def join(x, place, values, places, first, count):
 
 
 def top(x, values, places, sizes, lo, hi):
-    """The largest numbers of rows lo to hi, and where they were, from the largest on; of equal ones the first comes first.
+    """The k largest numbers of rows lo to hi in descending order, and their positions. Of equal numbers the first comes first.
 
-    sizes: numbers of a row, and how many of them.
+    sizes: (numbers of a row, k).
     """
     m.wide_vectors()
     length, count = sizes

@@ -11,7 +11,7 @@ for that event on the device.
 A block is freed with the last Python reference to its `Block`, which may happen anywhere, even inside `allocate`. So freeing only
 appends to a queue, and `allocate` empties the queue first.
 
-While a CUDA graph is captured, its thread gets blocks that the graph keeps (`Kept`), because it contains their addresses. Blocks
+While a CUDA graph is captured, its thread gets blocks that the graph keeps (`GraphMemory`), because it contains their addresses. Blocks
 freed during the capture are reused in the same graph, whose kernels run in order. So a graph holds the peak memory of its steps, not
 the sum. If memory runs out, graphs are dropped before an error is raised.
 """
@@ -28,7 +28,7 @@ from typing import Any
 from ....graph.core.errors import ResourceExhaustedError
 from .api import OUT_OF_MEMORY, bindings, check
 
-SMALLEST = 512  # bytes; what cuMemAlloc aligns to, and more than any vector load needs
+SMALLEST = 512  # bytes: the alignment of cuMemAlloc
 
 COMPUTE, COPY_IN = 0, 1
 """Homes of blocks."""
@@ -63,8 +63,8 @@ class Block:
         self.returned.append((self.pointer, self.size, self.home, self.used))
 
 
-class Again:
-    """A block of a graph's memory, lent to one array while the graph is captured."""
+class GraphBlock:
+    """A block of a graph's memory while one array of the capture uses it. It is free for later ones when it is deleted."""
 
     __slots__ = ("block", "pointer", "returned")
 
@@ -77,8 +77,8 @@ class Again:
         self.returned.append(self.block)
 
 
-class Kept:
-    """The memory of a graph that the calling thread captures.
+class GraphMemory:
+    """The memory of a graph that the calling thread is capturing.
 
     Attributes:
         blocks: all of it.
@@ -91,18 +91,18 @@ class Kept:
         self._returned: deque[Block] = deque()
         self._free: dict[int, list[Block]] = {}
 
-    def again(self, size: int) -> Again | None:
-        """A block of this size that is free at this point of the graph; None: there is none."""
+    def reuse(self, size: int) -> GraphBlock | None:
+        """A block of this size that is free at this point of the capture; None: there is none."""
         while self._returned:
             block = self._returned.popleft()
             self._free.setdefault(block.size, []).append(block)
         free = self._free.get(size)
-        return Again(free.pop(), self._returned) if free else None
+        return GraphBlock(free.pop(), self._returned) if free else None
 
-    def new(self, block: Block) -> Again:
+    def new(self, block: Block) -> GraphBlock:
         """A block that the graph keeps from now on."""
         self.blocks.append(block)
-        return Again(block, self._returned)
+        return GraphBlock(block, self._returned)
 
 
 class Pool:
@@ -112,10 +112,10 @@ class Pool:
         name: the GPU's, for errors.
         context: the GPU's.
         mark: records an event after all work queued on the compute stream.
-        limit: the most bytes that it may have of the driver.
+        limit: the most bytes that it may get from the driver.
 
     Attributes:
-        graphs: what keeps memory that only saves time, and has a `give_up` that lets go of it and tells whether there was any.
+        graphs: objects whose memory only saves time. Their `give_up` frees it, and returns whether there was any.
     """
 
     def __init__(self, name: str, context: Any, mark: Callable[[], Any], limit: int) -> None:
@@ -131,11 +131,11 @@ class Pool:
         self._free: dict[tuple[int, int], list[tuple[int, Any]]] = {}
         self._live: dict[int, tuple[int, str]] = {}
         self.may_free: Callable[[int], bool] = lambda pointer: True  # whether no other process maps a free block
-        self.keeper: Kept | None = None  # while a graph is captured: the owner of its blocks
+        self.graph_memory: GraphMemory | None = None  # while a graph is captured: the owner of its blocks
 
     def allocate(
         self, count: int, label: str = "", home: int = COMPUTE, *, filled: bool = False
-    ) -> tuple[Block | Again, Any]:
+    ) -> tuple[Block | GraphBlock, Any]:
         """A block of at least `count` bytes, and the event that its first user must wait for (None: nothing).
 
         Args:
@@ -148,20 +148,22 @@ class Pool:
             ResourceExhaustedError: out of memory, even after all cached blocks were returned to the driver.
         """
         size = rounded(count)
-        keeper = self.keeper
-        if keeper is not None and keeper.thread == threading.get_ident():
-            return self._of_graph(keeper, size, label, home, filled or home != COMPUTE)
+        graph_memory = self.graph_memory
+        if graph_memory is not None and graph_memory.thread == threading.get_ident():
+            return self._of_graph(graph_memory, size, label, home, filled or home != COMPUTE)
         return self._block(size, label, home)
 
-    def _of_graph(self, keeper: Kept, size: int, label: str, home: int, filled: bool) -> tuple[Block | Again, Any]:
+    def _of_graph(
+        self, graph_memory: GraphMemory, size: int, label: str, home: int, filled: bool
+    ) -> tuple[Block | GraphBlock, Any]:
         """A block of a graph's memory."""
-        again = None if filled else keeper.again(size)
+        again = None if filled else graph_memory.reuse(size)
         if again is not None:
             return again, None
         block, event = self._block(size, f"{label or '(not named)'}, kept by a graph", home)
         if not filled:
-            return keeper.new(block), event
-        keeper.blocks.append(block)  # each run of the graph reads what is in it now
+            return graph_memory.new(block), event
+        graph_memory.blocks.append(block)  # each run of the graph reads what is in it now
         return block, event
 
     def _block(self, size: int, label: str, home: int) -> tuple[Block, Any]:

@@ -1,11 +1,10 @@
-"""The door to the CUDA driver: the only module that imports `cuda.bindings`.
+"""The CUDA driver: the only module that imports `cuda.bindings`.
 
-The bindings are NVIDIA's own, one Python function per function of the driver, so there is nothing to wrap: this module finds
-them, turns error codes into exceptions, and says whether there is a GPU at all without loading anything where there is none.
-Everything else of the layer calls `bindings().cuSomething(...)` through `check`.
+The bindings are NVIDIA's own, one Python function per function of the driver. This module finds them, turns error codes into
+exceptions, and counts the GPUs; on a machine without one it loads nothing. Other modules call `check(bindings().cuSomething(...))`.
 
-Tests put a stand-in for the driver in place of the bindings with `use`. It records launches and keeps "device memory" in the
-host's, so all of the layer runs where there is no GPU.
+Tests replace the bindings with a stand-in by `use`. It records launches and keeps "device memory" in host memory, so the package runs
+without a GPU.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from ....graph.core.gpu_models import model_named
 
 logger = logging.getLogger(__name__)
 
-_SIGNS_OF_A_DRIVER = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
+_DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 NOT_READY = 600  # CUDA_ERROR_NOT_READY
 PEER_ENABLED = 704  # CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
 _NO_DEVICE = (100, 101)  # CUDA_ERROR_NO_DEVICE, CUDA_ERROR_INVALID_DEVICE
 _NOT_INITIALIZED = 3
-_FOR_GOOD = frozenset((214, 220, 700, 702, 710, *range(714, 720), 721))
-"""Codes that the driver repeats at every later call: memory that failed, an address out of bounds, an assertion, a kernel that took too
-long... The process can do nothing with the GPU any more."""
+_FATAL = frozenset((214, 220, 700, 702, 710, *range(714, 720), 721))
+"""Codes that the driver repeats at every later call: failed memory, an address out of bounds, an assertion, a kernel that took too long...
+The process cannot use the GPU any more."""
 
 _found: Any = None
 _process = 0  # that found it
@@ -51,7 +50,7 @@ class CudaError(Exception):
     @property
     def is_final(self) -> bool:
         """Whether the process cannot use the GPU any more. Otherwise only this call has failed."""
-        return self.code in _FOR_GOOD
+        return self.code in _FATAL
 
 
 def bindings() -> Any:
@@ -78,7 +77,7 @@ def use(stand_in: Any) -> Any:
 
 
 def check(result: tuple[Any, ...]) -> Any:
-    """The value that a function of the driver gave; a tuple when there are several, None when there is none.
+    """The value that a function of the driver returned: a tuple if there are several, None if there is none.
 
     Raises:
         CudaError: it failed.
@@ -98,7 +97,7 @@ def error(code: int) -> CudaError:
         if not int(failed) and text is not None:
             words.append(text.decode() if isinstance(text, bytes) else str(text))
     text = ": ".join(words) or f"CUDA error {code}"
-    if code in _FOR_GOOD:
+    if code in _FATAL:
         text += (
             ". A kernel or the GPU has failed before this call, and this process cannot use the GPU any more: what was in its memory is "
             "lost. Start the process again; compute-sanitizer finds the kernel, DOVETAIL_CHECK=2 compares each with its reference"
@@ -121,7 +120,7 @@ def gpu_count() -> int:
 
 def _counted() -> int:
     if _found is None:
-        if not any(Path(sign).exists() for sign in _SIGNS_OF_A_DRIVER):
+        if not any(Path(sign).exists() for sign in _DRIVER_FILES):
             return 0
         if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.bindings") is None:
             logger.warning(

@@ -1,4 +1,4 @@
-"""Copies between the host's memory and a GPU's, all through pinned memory.
+"""Copies between host memory and a GPU's memory, all through pinned memory.
 
 With memory that is not pinned, the driver may block the calling thread. So all copies go through pinned buffers, filled or emptied
 by the CPU on one side and by the GPU on the other.
@@ -72,7 +72,7 @@ class Transfers:
         return DeviceArray(device, value.shape, value.dtype, block.pointer, block)
 
     def refill(self, target: DeviceArray, value: np.ndarray[Any, Any]) -> None:
-        """Copy a contiguous array of the host's over one of as many bytes that CUDA graphs read; kernels launched later see it.
+        """Copy a contiguous host array over one of as many bytes that CUDA graphs read. Kernels launched later see it.
 
         A large one is copied to other memory first, in parallel to kernels that still read the old value.
         """
@@ -190,7 +190,7 @@ class _Buffers:
 
 @dataclass(eq=False, slots=True)
 class _Buffer:
-    """A piece of pinned memory. `event`: what its next user waits for."""
+    """A piece of pinned memory. `event`: its next user waits for it."""
 
     address: int
     returned: deque[tuple[int, Event | None]]

@@ -22,7 +22,7 @@ import numpy as np
 
 from ....graph.core.settings import setting
 from ...target import Target
-from .allocator import Kept, Pool
+from .allocator import GraphMemory, Pool
 from .api import PEER_ENABLED, Event, Stream, architecture_of, bindings, check, error, gpu_count, product_of
 from .array import ArrayDevice, DeviceArray
 from .copies import HostCopy, Transfers
@@ -44,9 +44,9 @@ class Device(AbstractContextManager[None]):
         target: what kernels are compiled for.
         l2_bytes: the size of its L2 cache.
         block_shared_bytes: the most shared memory that a block may ask for.
-        compute: the stream of kernels; while a graph is captured, one that writes them down.
-        main: the stream of kernels, also then.
-        recorder: the one that writes them down (`capture`).
+        compute: the stream of kernels; while a graph is captured, the `recorder`.
+        main: the stream of kernels, also during a capture.
+        recorder: the stream that records launches (`capture`).
         pool: its memory.
     """
 
@@ -82,7 +82,7 @@ class Device(AbstractContextManager[None]):
         return int(check(bindings().cuDeviceGetAttribute(which, self.ordinal)))
 
     def entered(self) -> AbstractContextManager[None]:
-        """Talk to this device: under its lock, with its context current in this thread."""
+        """A context manager that holds this device's lock, with its context current in this thread."""
         return self
 
     def __enter__(self) -> None:  # a generator would take three times as long, and each launch enters
@@ -120,7 +120,7 @@ class Device(AbstractContextManager[None]):
         self.make_current()
         for stream in (self.copy_in, self.main, self.copy_out):
             stream.synchronize()
-        self.let_go()
+        self.release_held()
 
     # --- memory ----------------------------------------------------------------------------------------------------
 
@@ -131,10 +131,10 @@ class Device(AbstractContextManager[None]):
     def hold_until(self, event: Event, what: Any) -> None:
         """Keep something alive until an event has happened: another stream uses its memory."""
         self._retained.append((event, what))
-        self.let_go()
+        self.release_held()
 
-    def let_go(self) -> None:
-        """Let go of what was kept until events that have happened."""
+    def release_held(self) -> None:
+        """Release what was held until events that have happened by now."""
         while self._retained:
             try:
                 entry = self._retained.popleft()
@@ -160,7 +160,7 @@ class Device(AbstractContextManager[None]):
         return self.transfers.to_device(array if array.flags.c_contiguous else np.ascontiguousarray(array), label)
 
     def to_host(self, array: DeviceArray) -> np.ndarray[Any, Any]:
-        """A copy of an array in host memory. Waits for the kernels that make it, and for no later ones."""
+        """A copy of an array in host memory. Waits for the kernels that make it, not for later ones."""
         return HostCopy(self.transfers, array).result() if array.nbytes else np.empty(array.shape, array.dtype)
 
     def coming_to_host(self, array: DeviceArray) -> HostCopy:
@@ -228,11 +228,11 @@ class Device(AbstractContextManager[None]):
     @property
     def captures_here(self) -> bool:
         """Whether this thread captures a graph."""
-        keeper = self.pool.keeper
-        return keeper is not None and keeper.thread == threading.get_ident()
+        graph_memory = self.pool.graph_memory
+        return graph_memory is not None and graph_memory.thread == threading.get_ident()
 
     def must_run(self, what: str) -> None:
-        """NotCapturableError while this thread captures a graph: this cannot be part of one."""
+        """Raise NotCapturableError if this thread captures a graph: `what` cannot be part of one."""
         if self.captures_here:
             raise NotCapturableError(f"{what} cannot be part of a graph")
 
@@ -271,7 +271,7 @@ class Graph:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.memory = Kept()
+        self.memory = GraphMemory()
         self.executable: Any = None
         driver = bindings()
         self._start = driver.cuGraphLaunch
@@ -303,14 +303,14 @@ def capture(device: Device) -> Iterator[Graph]:
         if device.compute is not device.main:
             raise RuntimeError("a graph is being captured already")
         check(driver.cuStreamBeginCapture(stream.handle, driver.CUstreamCaptureMode(_RELAXED)))
-        device.compute, device.pool.keeper = stream, graph.memory
+        device.compute, device.pool.graph_memory = stream, graph.memory
         try:
             yield graph
         except BaseException:
             driver.cuStreamEndCapture(stream.handle)  # whatever it says: the stream is done with this
             raise
         finally:
-            device.compute, device.pool.keeper = device.main, None
+            device.compute, device.pool.graph_memory = device.main, None
         captured = check(driver.cuStreamEndCapture(stream.handle))
         graph.executable = check(driver.cuGraphInstantiate(captured, 0))
         check(driver.cuGraphDestroy(captured))

@@ -1,11 +1,8 @@
-"""Compiled kernels on a device, and launches that cost little.
+"""Compiled kernels on a device, and cheap launches of them.
 
-What a launch needs is fixed beforehand: the function, the block, and a piece of memory with the arguments at the offsets that the
-function wants, together with an array of their addresses. A launch then writes all arguments with one `pack_into` and makes one
-call into the driver. `LoadedRoutine` goes a step further: for one set of sizes, it knows each launch's grid and which of a
-routine's addresses and sizes each argument is, so that a run of it looks up nothing by name.
-
-A device's lock is held around each launch: one launch's arguments lie in the kernel's one piece of memory.
+Each kernel has one piece of memory with its arguments at the offsets that the function wants, and an array of their addresses. A launch
+writes all arguments with one `pack_into` and makes one call of the driver. A `LoadedRoutine` has the grids and the positions of all
+arguments for one set of sizes, so its runs look up nothing by name. The device's lock is held around each launch.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from .device import Device
 
 
 class Arguments:
-    """The memory that a kernel's arguments are passed in.
+    """The memory of a kernel's arguments.
 
     Attributes:
         address: of the array of the arguments' addresses: what a launch takes.
@@ -150,14 +147,11 @@ class LoadedRoutine:
 
 
 class NotSuitableError(Exception):
-    """A kernel is not for these sizes, or not for this device; another candidate must do."""
+    """A kernel cannot run for these sizes, or on this device. Another candidate must."""
 
 
 def leaves_others(failure: Exception) -> bool:
-    """Whether a candidate that cannot be compiled, loaded or launched for this reason may be left out for another one.
-
-    Not so when the GPU itself has failed: nothing runs any more then.
-    """
+    """Whether another candidate may run after one has failed to compile, load or launch; not if the GPU itself has failed."""
     if isinstance(failure, CudaError):
         return not failure.is_final
     return isinstance(failure, (NotSuitableError, InternalError, ResourceExhaustedError))

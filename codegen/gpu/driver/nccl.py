@@ -32,8 +32,8 @@ from .device import Device
 
 logger = logging.getLogger(__name__)
 
-ASK_S = 50e-6  # polling interval for the end of a run: about the time of a small run
-FAREWELL_S = 5.0  # time limit of an orderly shutdown; then the communicator is aborted
+POLL_S = 50e-6  # polling interval for the end of a run: about the time of a small run
+SHUTDOWN_S = 5.0  # time limit of an orderly shutdown; then the communicator is aborted
 IN_PROGRESS = 7  # ncclInProgress
 
 TYPES = {
@@ -41,7 +41,7 @@ TYPES = {
     "float16": 6, "float32": 7, "float64": 8, "bfloat16": 9,
 }  # fmt: skip
 """ncclDataType_t of the types that it reduces on every GPU."""
-BYTES = 1  # ncclUint8: for what is only moved
+BYTES = 1  # ncclUint8: for data that is only moved
 REDUCTIONS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "mean": 4}  # ncclRedOp_t
 
 _bindings: Any = None
@@ -79,8 +79,8 @@ class Job:
     """The work of one run on a communicator.
 
     Attributes:
-        ready: when the operands are there.
-        arrays: all memory that the run reads or writes: the job holds it.
+        ready: the event after which the operands are complete.
+        arrays: all memory that the run reads or writes, which the job keeps alive.
         call: (NCCL, communicator, stream, rows of each member) -> the result, which is complete when the stream has reached it. It
             queues the work.
     """
@@ -198,7 +198,7 @@ class NcclLink:
         done = self._stream.record()
         while not done.is_done:
             self._look(nccl)
-            time.sleep(ASK_S)
+            time.sleep(POLL_S)
         return result
 
     def _connect(self, nccl: Any, invitation: bytes) -> None:
@@ -213,7 +213,7 @@ class NcclLink:
     def _settle(self, nccl: Any) -> None:
         """Wait until the communicator has accepted the last call."""
         while self._look(nccl) == IN_PROGRESS:
-            time.sleep(ASK_S)
+            time.sleep(POLL_S)
 
     def _look(self, nccl: Any) -> int:
         """The communicator's state; raises if it has failed, or the link was stopped."""
@@ -230,7 +230,7 @@ class NcclLink:
         nccl = bindings()
         if self._communicator is None or not nccl:
             return
-        communicator, until = self._communicator, time.monotonic() + FAREWELL_S
+        communicator, until = self._communicator, time.monotonic() + SHUTDOWN_S
         try:
             self.device.make_current()
             if not self._is_stopped:

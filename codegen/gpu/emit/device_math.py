@@ -1,15 +1,14 @@
-"""The functions that kernels call: those of `vecmath`, translated; random numbers; and what Triton lacks.
+"""The functions that GPU kernels call: those of `vecmath`, translated to Triton; random numbers; and functions that Triton lacks.
 
-`vecmath` is straight arithmetic on numbers and their bits, so it can be read as Triton nearly word for word. What is translated
-is its text: a GPU kernel's `exp` has the very polynomial of the CPU's, with the same error, and Triton's interpreter can run it
-(the vendors' device libraries it cannot). `a * b + c` becomes one fused operation, which `vecmath` allows itself and only itself.
+`vecmath` is straight arithmetic on numbers and their bits, so its source is translated nearly word for word. A GPU kernel's `exp` has
+the polynomial of the CPU's, with the same error, and Triton's interpreter can run it, unlike the vendors' device libraries. `a * b + c`
+becomes one fused operation, which `vecmath` alone allows.
 
-What Triton lacks or does inexactly, and what a GPU does otherwise, is in `_OWN`: division and square root are IEEE's, minima and
-maxima let NaN through.
+`_OWN` has the functions that Triton lacks or computes inexactly: division and square root are IEEE's, minima and maxima propagate NaN.
 
-Random numbers are made of the words of `graph.philox`. Each thread scrambles counters of its own; one counter gives four words. Where a
-tile's rows begin at whole counters, its numbers are made by the plural functions, which use every word; else by those for single
-positions, which use one and drop three:
+Random numbers are those of `graph/core/philox.py`. Each thread scrambles its own counters, each of which gives four words. If a tile's
+rows begin at whole counters, the plural functions make its numbers and use every word. Else the functions for single positions use one
+word and drop three:
 
     uniforms32(block, key, draw)    of a tile of counters [.., B]: the numbers of a tile of elements [.., 4 B]
     uniform32(at, key, draw)        of a tile of positions: their numbers
@@ -158,7 +157,7 @@ _RANDOM = {  # name -> text
 
 
 def functions(text: str) -> str:
-    """The functions that a text calls, or hands on to be called, and those that they call, each behind what it calls."""
+    """The texts of the functions that a text calls or passes on, and of those that they call, callees first."""
     known = _functions()
     out: dict[str, None] = {}
 
@@ -181,7 +180,7 @@ def _functions() -> dict[str, str]:
 
 
 def _translated(tree: ast.Module) -> dict[str, str]:
-    """What a file of `vecmath` gives."""
+    """The translated functions of a file of `vecmath`, by name."""
     found: dict[str, str] = {}
     constants: dict[str, ast.expr] = {}
     for statement in tree.body:
@@ -210,7 +209,7 @@ def _is_vectorisable(function: ast.FunctionDef) -> bool:
 
 
 class _Translation(ast.NodeTransformer):
-    """One function of `vecmath`, as Triton."""
+    """Translates one function of `vecmath` to Triton."""
 
     def __init__(self, constants: dict[str, ast.expr], width: str) -> None:
         self.constants = constants

@@ -1,7 +1,7 @@
-"""Values of loop nests as expressions in Triton, and what kernels call their arguments.
+"""Writes values of loop nests as expressions in Triton; the names of kernels' arguments.
 
-What depends on where elements lie (an input's elements, positions, random numbers, running sums) is written by a function that the
-kernel gives: `tile` has the one of loop nests, `templates/text.py` that of epilogues.
+Values that depend on the position of a tile (loads, positions, random numbers, running sums) are written by a function that the kernel
+gives: `tile` has the one of loop nests, `templates/text.py` that of epilogues.
 """
 
 from __future__ import annotations
@@ -29,15 +29,14 @@ def rows_in(array: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What a kernel calls things.
+    """The names of a kernel's arrays and sizes.
 
     Attributes:
-        inputs, outputs: its arrays, in order. For PARTIAL, the outputs are the totals of its reductions, and then arrays.
-        sizes: of its axes; one that is always the same is a number in digits.
-        counted: sizes whose product is the `count` of the loops: those of the axes that are reduced, or were in the loops
-            that these are a part of.
-        block: an argument that is the number of the block; empty: the launch's own number is.
-        tables: array -> what a launch calls the number of its rows; others are called by `rows_in`.
+        inputs, outputs: its arrays, in order. If several blocks share a row, the first outputs are the totals of its reductions.
+        sizes: of its axes. A constant size is written in digits.
+        counted: sizes whose product is the `count` of the loops: those of the axes that are reduced, also by another kernel.
+        block: the argument with the block's number; empty: the number in the launch.
+        tables: array -> the name of its number of rows; other arrays use `rows_in`.
     """
 
     inputs: tuple[str, ...]
@@ -71,7 +70,7 @@ def stored_as(dtype: DType) -> str:
 
 
 def type_of(dtype: DType) -> str:
-    """Triton's name of what a value is computed in."""
+    """Triton's name of the type that values of a type are computed in."""
     if dtype in NARROW:
         return "tl.float32"
     return "tl.int1" if dtype.is_bool else f"tl.{dtype.name}"
@@ -97,13 +96,13 @@ def start_of(kind: str, dtype: DType) -> str:
 
 
 PLACED = frozenset(("load", "gather", "random", "position", "size", "count", "scan"))
-"""Ops whose values depend on where a tile lies, or on sizes of the launch."""
+"""Ops whose values depend on the position of the tile, or on sizes of the launch."""
 
 
 class ExpressionWriter(ValueWriter):
-    """The values of a loop nest as lines of Triton.
+    """Writes the values of a loop nest as lines of Triton.
 
-    `placed`: what a value is, by its number, whose op is one of PLACED. It may write lines before.
+    `placed` gives the expression of a value whose op is in PLACED, by its number. It may write lines first.
     """
 
     def __init__(self, loops: LoopNest, placed: Callable[[int], str]) -> None:
@@ -115,7 +114,7 @@ class ExpressionWriter(ValueWriter):
         return f"tl.full((), {number_of(v.data, v.dtype)}, {type_of(v.dtype)})"
 
     def operands(self, v: Value, plain: bool) -> list[str]:
-        """Names of a value's operands. Numbers are written as such if that is `plain` enough to give them the right type."""
+        """Names of a value's operands. A constant is written as a number if it gets the right type: in `plain` expressions, or float32."""
         out = []
         for a in v.args:
             operand = self.loops.values[a]
@@ -126,7 +125,7 @@ class ExpressionWriter(ValueWriter):
         return out
 
     def expression(self, number: int) -> str:
-        """What a value is, in Triton."""
+        """The expression of a value, in Triton."""
         v = self.loops.values[number]
         if v.op in PLACED:
             return self.placed(number)
@@ -172,7 +171,7 @@ class ExpressionWriter(ValueWriter):
         return simple.get(v.op) or f"{v.op}{width}({', '.join(self.as_blocks(v))})"
 
     def as_blocks(self, v: Value) -> list[str]:
-        """Names of a value's operands for a function that looks at their bits, and so takes no plain numbers."""
+        """Names of a value's operands for a function that reads their bits, and so takes no plain numbers."""
         values = [self.loops.values[a] for a in v.args]
         other = next((a for a, x in zip(v.args, values, strict=True) if x.op != "constant"), None)
         return [

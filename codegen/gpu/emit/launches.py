@@ -26,7 +26,7 @@ from .nest import triton_source
 
 
 def size_names(loops: LoopNest) -> tuple[str, ...]:
-    """What a launch calls the sizes of the axes."""
+    """The names of the axes' sizes in a launch."""
     return tuple(f"n{a}" for a in range(len(loops.reduced)))
 
 
@@ -136,7 +136,7 @@ def _in_steps(loops: LoopNest, names: Names, facts: Specialisation) -> Routine:
 
 
 class _Steps:
-    """The launches of a routine in several steps, as they are made."""
+    """Builds the launches of a routine in several steps."""
 
     def __init__(self, loops: LoopNest, names: Names, facts: Specialisation) -> None:
         self.loops = loops
@@ -187,13 +187,13 @@ class _Steps:
         self.given |= done
 
     def left(self, known: set[int], *, full: bool) -> list[int]:
-        """The outputs that are not done, are made from these reductions, and have the reduced axes (`full`), or do not."""
+        """The outputs left that need only these reductions, and have the reduced axes (`full`) or not."""
         has_reduced = [any(a in self.sides.x for a in s.axes) for s in self.loops.stores]
         ready = [i for i, of in enumerate(self.behind) if of <= known and i not in self.stored]
         return [i for i in ready if has_reduced[i] == full]
 
     def finish(self) -> None:
-        """The outputs that have all axes, and those that are made from no reduction, element by element."""
+        """Write the outputs that are left, element by element."""
         rest = [i for i in range(len(self.behind)) if i not in self.stored]
         if rest:
             last, names = self.part([], [], rest)

@@ -1,15 +1,14 @@
-"""Source text of GPU kernels: loop IR in, a readable Triton module out.
+"""Emits a readable Triton module from a loop nest and its schedule.
 
 A block of a launch works on a tile of [YB, XB] elements. The axes of the space are divided between the tile's two sides:
 
     nothing is reduced    x is the last axis, y are all others, joined. (Of one axis, or none: x alone, and no y.)
     something is reduced  y are the kept axes, joined, and x are the reduced ones, joined: a block makes YB results
 
-A value that varies along y only is a column [YB, 1], along x only a row [1, XB], along neither a scalar, so broadcasting is
-Triton's own. Which side lies contiguously in memory does not matter here: Triton looks at the addresses and hands out the
-elements so that neighbouring threads read neighbours, so rows and columns are reduced by the same text. Joined indices are
-divided into single axes only where an array has some of the joined axes and not the others; then once per row of the tile, not
-per element.
+A value that varies along y only is a column [YB, 1], along x only a row [1, XB], along neither a scalar, so Triton broadcasts it. It
+does not matter which side is contiguous in memory: Triton assigns elements to threads by their addresses, so rows and columns are
+reduced by the same text. Joined indices are split into single axes only if an array has some of the joined axes and not the others;
+then once per row of the tile, not per element.
 
 Three forms:
 
@@ -77,7 +76,7 @@ _STORES = {SET: "tl.store", ADD: "tl.atomic_add", MAX: "tl.atomic_max"}
 
 
 class _Body:
-    """The body of one kernel: how tiles follow one another, what is reduced over them, and what is stored."""
+    """Writes the body of one kernel: the loop over tiles, reductions over them, and stores."""
 
     def __init__(self, space: TileSpace) -> None:
         self.space = space
@@ -87,7 +86,7 @@ class _Body:
         self.pairs = pairs_of(self.loops, whole=not space.is_partial) if space.is_looped else {}
 
     def put(self, output: int) -> None:
-        """Store an output's elements; of a table, into those rows that there are."""
+        """Store an output's elements. Rows out of range are left out."""
         store = self.loops.stores[output]
         v = self.loops.values[store.value]
         value = self.value(store.value)
@@ -132,7 +131,7 @@ class _Body:
         return text if dtype.is_floating else f"({text}).to({type_of(dtype)})"
 
     def reductions(self, each: Pass) -> list[int]:
-        """Those of a pass, but not those that are made with their pair's first."""
+        """The reductions of a pass, without the second of a pair, which is computed with the first."""
         late = {p.second for p in self.pairs.values()}
         return [i for i in each.reductions if i not in late]
 
@@ -149,7 +148,7 @@ class _Body:
         return self.writer.lines
 
     def whole(self) -> None:
-        """All in one tile."""
+        """Write a kernel whose tile has all of x."""
         for each in self.loops.passes():
             for o in (*each.outputs, *each.after):
                 self.put(o)
@@ -163,7 +162,7 @@ class _Body:
                 self.writer.known[r] = f"v{r}"
 
     def looped(self) -> None:
-        """One pass over x per stage."""
+        """Write one pass over x per stage."""
         for each in self.loops.passes()[: 1 if self.space.is_partial else None]:
             reductions = self.reductions(each)
             if reductions or each.outputs:
@@ -172,7 +171,7 @@ class _Body:
                 self.put(o)
 
     def one_pass(self, reductions: Sequence[int], outputs: Sequence[int]) -> None:
-        """Go along x."""
+        """Write a pass over x."""
         values = self.loops.values
         roots = [values[r].args[0] for r in reductions] + [self.loops.stores[o].value for o in outputs]
         for k in self.constant_along_x(roots):
@@ -241,9 +240,9 @@ class _Body:
         return pair is not None and pair.kind != SOFTMAX
 
     def full_tiles(self, first: str, last: str, body: Callable[[], None], counts: Sequence[str], shape: str) -> None:
-        """Go along x by tiles without masks, so that a tile's loads are issued one behind the other, and then do what is left.
+        """Write a loop over full tiles, without masks, so that their loads can be pipelined; then the rest, with a mask.
 
-        `counts`: numbers that become tiles of this `shape` then.
+        `counts`: scalars that become tiles of this `shape` for the rest.
         """
         whole = f"tl.maximum({last} - {first}, 0)" if self.space.is_partial else last
         rounded = f"{whole} // XB * XB"
@@ -261,7 +260,7 @@ class _Body:
         self.writer.nest([f"if whole < {last}:"], rest)
 
     def accumulate_pair(self, pair: Pair, x: str) -> None:
-        """A tile more for two reductions at once. Per element of the tile, as if each had a row of its own."""
+        """Add a tile to two reductions at once, element by element, as if each element had a row of its own."""
         r = pair.first
         zero_if_outside = self.inside(pair.of, "1.0", "0.0")
         if pair.kind == SOFTMAX:
@@ -288,11 +287,11 @@ class _Body:
 
     @staticmethod
     def exponential(v: Value) -> str:
-        """The function for exponentials of what is not above 0."""
+        """The function for exponentials of numbers that are at most 0."""
         return "exp64" if v.dtype is float64 else "exp_narrow" if v.dtype in NARROW else "exp_below32"
 
     def finish_pair(self, pair: Pair) -> list[str]:
-        """Two reductions over the tile; the names of what they are known by."""
+        """Reduce the tiles of a pair. Returns the names of the results."""
         r = pair.first
         v = self.loops.values[r]
         if pair.kind == SOFTMAX:
@@ -313,7 +312,7 @@ class _Body:
         return [f"mean{r}", f"rest{r}", f"seen{r}"]
 
     def constant_along_x(self, numbers: Iterable[int]) -> list[int]:
-        """The values that these need and that do not vary along x: they are computed before a loop, once."""
+        """The values that these need and that do not vary along x, so that they are computed once, before a loop."""
         found = self.loops.backward_slice(numbers, lambda i: not self.space.varies_along_x(i))
         return [
             i

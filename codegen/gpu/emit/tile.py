@@ -1,7 +1,4 @@
-"""A tile of a loop nest: where its elements are in arrays, which of them are inside, and the values that depend on it.
-
-`nest` says how the tiles of a kernel follow one another; here is what one tile computes, whichever it is.
-"""
+"""Writes one tile of a loop nest: addresses, masks, and the values that depend on its position. `nest` writes the loops over tiles."""
 
 from __future__ import annotations
 
@@ -15,13 +12,13 @@ from .expr import NARROW, ExpressionWriter, Names, start_of, type_of
 
 
 class TileSpace:
-    """Where the elements of a kernel's tile are.
+    """Writes the indices, addresses and masks of a tile.
 
     Attributes:
         flat: tiles have one side only.
         is_looped: the tile goes along x. is_partial: along one of several pieces.
-        is_filled: no column of the current tile lies outside.
-        y, x: the names of the indices along the sides. ny, nx: how many elements the sides have.
+        is_filled: all columns of the current tile are inside the space.
+        y, x: the names of the indices along the sides. ny, nx: the sizes of the sides.
     """
 
     def __init__(self, loops: LoopNest, schedule: GpuSchedule, facts: Specialisation, names: Names) -> None:
@@ -40,12 +37,12 @@ class TileSpace:
         self.ny, self.nx = self.extent(self.sides.y, "ny"), self.extent(self.sides.x, "nx")
 
     def extent(self, axes: Sequence[int], name: str) -> str:
-        """How many elements a side has."""
+        """The size of a side."""
         sizes = [self.names.sizes[a] for a in axes]
         return name if len(sizes) > 1 else sizes[0] if sizes else "1"
 
     def address(self, axes: Sequence[int]) -> str:
-        """Where the current elements are in a flat array that has these axes; empty for its beginning."""
+        """The offset of the current elements in a flat array with these axes; empty for 0."""
         terms: list[tuple[str, str]] = []  # index and size
         rest = list(axes)
         while rest:
@@ -63,7 +60,7 @@ class TileSpace:
         return out
 
     def single_axes(self) -> set[int]:
-        """Axes of joined sides that some array needs by themselves."""
+        """Axes of joined sides whose own index some array needs."""
         arrays = [v.axes for v in self.loops.values if v.op in ("load", "random", "position")]
         arrays += [self.loops.row_axes(v) for v in self.loops.values if v.op == "gather"]
         arrays += [s.axes for s in self.loops.stores if not self.is_partial or any(a in self.sides.x for a in s.axes)]
@@ -72,7 +69,7 @@ class TileSpace:
         return {a for side in (self.sides.y, self.sides.x) if len(side) > 1 for a in side if a in named}
 
     def divided(self, side: Sequence[int], linear: str) -> list[str]:
-        """The lines that make single axes' indices of a joined one."""
+        """The lines that compute the indices of single axes from that of a joined side."""
         needed, lines = self.single_axes(), []
         for at, axis in enumerate(side):
             if axis not in needed:
@@ -83,7 +80,7 @@ class TileSpace:
         return lines
 
     def block_lines(self) -> list[str]:
-        """Which part of the space a block has."""
+        """The lines that compute which part of the space a block has."""
         lines: list[str] = []
         side_y, side_x = self.sides.y, self.sides.x
         counted = not self.loops.reduced_axes and not self.schedule.spans
@@ -118,7 +115,7 @@ class TileSpace:
         return lines
 
     def column_lines(self, first: str = "") -> list[str]:
-        """The indices along x, of a tile that begins at `first`; of the block's only one, where that is empty."""
+        """The lines that compute the indices along x of the tile that begins at `first`; empty: of the block's only tile."""
         lines: list[str] = []
         if not self.sides.x:
             return lines
@@ -143,7 +140,7 @@ class TileSpace:
         return " & ".join(parts)
 
     def varies_along_x(self, number: int) -> bool:
-        """Whether a value does."""
+        """Whether a value varies along x."""
         return any(a in self.sides.x for a in self.loops.values[number].axes)
 
     def in_row(self, table: str, row: str, axes: Sequence[int]) -> tuple[str, str]:
@@ -154,7 +151,7 @@ class TileSpace:
         return where, f"({row} >= 0) & ({row} < {self.names.rows_of(table)})"
 
     def width(self, axes: Sequence[int]) -> str:
-        """How many elements lie along some axes."""
+        """The product of the sizes of some axes."""
         for side, size in ((self.sides.y, self.ny), (self.sides.x, self.nx)):
             if tuple(axes) == side:
                 return size
@@ -162,7 +159,7 @@ class TileSpace:
         return f"({' * '.join(sizes)})" if len(sizes) > 1 else "".join(sizes)
 
     def inside(self, number: int, text: str, start: str) -> str:
-        """Values of a tile, with those outside of the space as if they were not there."""
+        """Values of a tile. Those outside of the space are replaced with `start`."""
         if self.is_filled and self.varies_along_x(number):
             return text
         return f"tl.where({f'{self.x} < {self.nx}' if self.is_filled else 'mx'}, {text}, {start})"
@@ -172,21 +169,21 @@ class TileSpace:
         return f"tl.reduce({text}, {'0' if self.flat else '1'}, {function}{'' if self.flat else ', keep_dims=True'})"
 
     def by_counters(self, v: Value) -> bool:
-        """Whether a random value's tile is made of whole counters, next to one another along x."""
+        """Whether a tile of random numbers uses whole counters, adjacent along x."""
         x = self.sides.x
         are_whole = (self.flat and not self.loops.reduced_axes) or any(self.facts.divisible[a] for a in x)
         return are_whole and bool(x) and v.axes[-len(x) :] == x
 
 
 class TileValues:
-    """The values of a tile. Here are those that depend on where it lies; `writer` has the others, and the lines."""
+    """Writes the values of a tile that depend on its position. `writer` writes the others."""
 
     def __init__(self, space: TileSpace) -> None:
         self.space = space
         self.writer = ExpressionWriter(space.loops, self.placed)
 
     def placed(self, number: int) -> str:
-        """What a value is, in Triton."""
+        """The expression of a value, in Triton."""
         v = self.space.loops.values[number]
         if v.op in ("load", "gather"):
             return self.read(v)
@@ -202,7 +199,7 @@ class TileValues:
         return f"{text}.to({type_of(v.dtype)})"
 
     def read(self, v: Value) -> str:
-        """An element of an input; of a table, that of a row which is out of range is zero."""
+        """An element of an input. A row out of range has zeros."""
         space = self.space
         name = space.names.inputs[int(v.data)]
         axes = v.axes if v.op == "load" else space.loops.row_axes(v)
@@ -218,7 +215,7 @@ class TileValues:
         return f"{text}.to(tl.float32)" if v.dtype in NARROW else text
 
     def random(self, v: Value) -> str:
-        """Numbers at the current elements' places in an array with the value's axes."""
+        """Random numbers for the current elements' positions in an array with the value's axes."""
         stream = [self.writer.value(a) for a in v.args]
         at = self.space.address(v.axes) or "tl.full((), 0, tl.int32)"
         function = f"{v.data}{8 * v.dtype.size}"
@@ -230,7 +227,7 @@ class TileValues:
         return f"{v.data}s{8 * v.dtype.size}({', '.join([f'{row}c{per}', *stream])})"
 
     def scan(self, number: int, v: Value) -> str:
-        """A running sum along x; `total<number>` is what came before the tile, where one goes along x."""
+        """A running sum along x. If the block goes along x, `total<number>` is the sum before the tile."""
         (arg,) = v.args
         how: Scan = v.data
         flat = self.space.flat

@@ -1,9 +1,7 @@
-"""Templates of nodes that work along an axis: long running sums, largest elements, picking and adding rows, also at coordinates.
+"""Templates of ops that work along an axis: long running sums, top-k, gathers, scatters and segment sums, also by coordinates.
 
-Reductions over axes that only the running graph knows: the sum over what a broadcast repeated, most often over nothing.
-
-Where the axes are known before, a reduction is a kernel made from loops, with others in it (`codegen/fusion/fuse.py`). Here the loops
-are written when the axes are there.
+Reductions over axes that are known only at run time: the gradient of a broadcast, most often over no axis. Their loops are written when
+the axes are known. A reduction over known axes is fused with others instead (`codegen/fusion/fuse.py`).
 """
 
 from __future__ import annotations
@@ -26,8 +24,8 @@ from ..ir import Choice, Count, Routine, Scratch, Shape, Template, triton_type
 from ..templates.sort import long_sort, sort
 from ..templates.tables import check_scatter, gather, gather_nd, launch_sizes, scatter
 
-_MOST_LOOKED_AT = 1 << 34  # indices by all segments that seek their rows: more would take longer than the host does
-_MOST_UPDATES = 1 << 31  # which of them owns a row is counted in 32 bits
+_MOST_LOOKED_AT = 1 << 34  # indices times segments, each of which scans all: with more, the host is faster
+_MOST_UPDATES = 1 << 31  # owners of rows are counted in 32 bits
 
 
 def _around(shape: Shape, axis: int) -> dict[str, int] | None:
@@ -121,7 +119,7 @@ def _gather(node: Node) -> Template:
 
 
 def gathered(params: DType, indices: DType, shape: Shape, picked: Shape, axis: int, batch: int) -> Choice | None:
-    """Slices along an axis of an array of this shape, behind `batch` axes that the picked indices have, too."""
+    """Gathers slices along an axis of an array of this shape, by indices that share its first `batch` axes."""
     if 0 in shape or 0 in picked or not batch <= axis < len(shape) or shape[:batch] != picked[:batch]:
         return None
     sizes = {
@@ -137,7 +135,7 @@ def gathered(params: DType, indices: DType, shape: Shape, picked: Shape, axis: i
 
 
 def _segments(node: Node) -> Template:
-    """Rows that are scattered into zeros, or into segments that are still empty."""
+    """Segment reductions: scatters of rows into zeros, or into empty segments."""
     dtype, index = _supported(node), node.inputs[1].dtype.base
     kind = {"Sum": "add", "Prod": "mul", "Max": "max", "Min": "min"}[node.type.removeprefix("UnsortedSegment")]
     check_scatter(kind, dtype)

@@ -79,7 +79,7 @@ def matmul(
     known: Mapping[str, int] | None = None,
     at: Sequence[GpuProductSchedule] | None = None,
 ) -> list[Routine]:
-    """Ways to compute a @ b.
+    """Candidates for a @ b, the likely best one first.
 
     Args:
         a, b: element types: float32, float64, float16, bfloat16, or float8 (e4m3fn, e5m2).
@@ -270,7 +270,7 @@ class _Product:
         return make_launch(name, body, parameters, constants, grid, tile)
 
     def numbering(self) -> list[str]:
-        """Which tile is made."""
+        """The lines that compute the tile's number."""
         return [
             *(
                 ["matrix = (number // (tiles_m * tiles_n)).to(tl.int64)", "number %= tiles_m * tiles_n"]
@@ -285,11 +285,11 @@ class _Product:
         ]
 
     def inner_strides(self) -> tuple[str, str]:
-        """How far the next element along k is in each operand; empty: beside."""
+        """The stride along k of each operand; empty: 1."""
         return ("m" if self.transposed[0] else ""), ("" if self.transposed[1] else "n")
 
     def starts(self) -> list[str]:
-        """Addresses of the first tiles."""
+        """The lines that compute the addresses of the first tiles."""
         out = ["inner = tl.arange(0, BK)", "below = tl.arange(0, BM)", "beside = tl.arange(0, BN)"]
         a_stack, b_stack = ("matrix * a_step + ", "matrix * b_step + ") if self.batched else ("", "")
         if self.transposed[0]:
@@ -313,12 +313,12 @@ class _Product:
         return positions if self.known.get(size, _LONG) < _LONG else f"{positions}.to(tl.int64)"
 
     def next_step(self) -> list[str]:
-        """From the tiles of one step to those of the next."""
+        """The lines that advance the addresses to the next step."""
         strides = [f"{s}.to(tl.int64) * BK" if s else "BK" for s in self.inner_strides()]
         return [f"{name}_tile += {stride}" for name, stride in zip("ab", strides, strict=True)]
 
     def descriptions(self) -> list[str]:
-        """The operands, for the copy engine: it knows where they end and fetches zeros from beyond."""
+        """The lines that describe the operands to the copy engine, which fetches zeros beyond their ends."""
         out = ["inner = tl.arange(0, BK)", "below = tl.arange(0, BM)", "beside = tl.arange(0, BN)"]
         shapes = (("k, m", "BK, BM") if self.transposed[0] else ("m, k", "BM, BK"),
                   ("n, k", "BN, BK") if self.transposed[1] else ("k, n", "BK, BN"))  # fmt: skip
@@ -359,7 +359,7 @@ class _Product:
         return [*computed, f"out0_matrix.store([tile_m * BM, tile_n * BN], {value}.to({name}))"]
 
     def before_split(self, tile: GpuProductSchedule) -> list[str]:
-        """Where this program's share of the inner size begins."""
+        """The lines that find this program's share of the inner size."""
         if tile.splits == 1:
             return []
         share = ["share = tl.cdiv(tl.cdiv(k, BK), SPLITS) * BK", "begin = tl.program_id(1) * share"]

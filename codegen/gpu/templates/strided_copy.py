@@ -58,7 +58,7 @@ class Move:
 
 
 def moves(dtype: DType, boxes: Sequence[Move], filled: int = 0) -> tuple[list[Routine], dict[str, int]]:
-    """Ways to move boxes, the likely best one first, and the sizes that they take.
+    """Candidates that move boxes, the likely best one first, and the sizes of their launches.
 
     Args:
         dtype: of all elements.

@@ -35,7 +35,7 @@ from ..emit.launches import candidates, launches, one_after_another
 from ..ir import Count, Grid, Launch, Routine, Scratch, triton_type
 from .text import address, arguments, make_launch
 
-ADDED = (float32, float64, int32, int64, uint32, uint64)  # what memory can add
+ADDED = (float32, float64, int32, int64, uint32, uint64)  # the types of atomic additions
 
 _IN_TURN = """    block = tl.program_id(0).to(tl.int64)
     across = tl.cdiv(after, XB)
@@ -68,10 +68,10 @@ def launch_sizes(rows: int, after: int, count: int, dims: Sequence[int]) -> dict
 
 
 def gather(dtype: DType, index: DType, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
-    """Ways to pick, the likely best one first.
+    """Candidates of a gather, the likely best one first.
 
-    A launch gives the sizes `batch`, `before`, `length`, `count` and `after`. `sizes`: the same; for other ones the ways are right,
-    too, as long as it is as true of them that `batch` and `before` are 1.
+    A launch gives the sizes `batch`, `before`, `length`, `count` and `after`. `sizes`: likely ones. The candidates are right for others,
+    too, unless `batch` and `before` are both 1 in only one of the two.
     """
     inputs, tables = ("in0", "in1"), {"in0": "rows"}
     if sizes["batch"] == sizes["before"] == 1:

@@ -78,7 +78,7 @@ def arguments(arrays: Mapping[str, str], *numbers: str) -> tuple[Parameter, ...]
 
 @dataclass(frozen=True, slots=True)
 class TilePosition:
-    """Where a template's tile lies.
+    """The position of a template's tile.
 
     Attributes:
         index: for each axis of the template, the expression of a tile's (or a number's) positions along it, in int64 where that
@@ -94,11 +94,11 @@ class TilePosition:
     offsets: str | None = None
 
     def mask(self, axes: Sequence[int]) -> str:
-        """What is inside, for an array with these axes; empty when everything is."""
+        """The mask of an array with these axes; empty if all elements are inside."""
         return " & ".join(dict.fromkeys(self.masks[a] for a in axes if self.masks[a]))
 
     def offset(self, axes: tuple[int, ...]) -> str:
-        """Where the elements of a contiguous array with these axes lie."""
+        """The offsets of the tile's elements in a contiguous array with these axes."""
         if self.offsets is not None and axes == tuple(range(len(self.sizes))):
             return self.offsets
         text = ""
@@ -108,7 +108,7 @@ class TilePosition:
 
 
 class EpilogueWriter:
-    """The lines of tile loops in a kernel, and the parameters that they bring.
+    """Writes tile loops in a kernel, and the parameters that they need.
 
     Args:
         work: the epilogue, or a prologue.

@@ -1,11 +1,10 @@
-"""Triton kernels to binaries, ahead of time, for GPUs that need not be here.
+"""Compiles Triton kernels to binaries ahead of time. The GPU need not be present.
 
-What a kernel is compiled to depends on its text, its arguments' types and promises, its constants and options, the target, and
-Triton's version. Their hash names two files in the cache folder: the image, and beside it JSON with what a launch needs. The
-second is written last, so where it is, both are. A process that finds them never imports Triton, which takes a second.
+A binary depends on the kernel's text, its arguments' types and promises, its constants and options, the target, and Triton's version.
+Their hash names two files in the cache folder: the image, and JSON with the data of a launch, which is written last. A process that
+finds both never imports Triton, which takes a second.
 
-Nothing is taken from the environment: whether products and sums are contracted is said for each kernel, and alignment is
-promised for each argument, since nothing is inferred ahead of time.
+Nothing is taken from the environment. Each kernel says whether products and sums are contracted, and each argument whether it is aligned.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from ....graph.core.errors import FailedPreconditionError, InternalError
 from ... import artifact_cache
 from ...target import WARP, Target, cores
 from ..ir import Binary, TritonKernel, layout
-from .workers import Places
+from .workers import CompilePool
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +38,7 @@ _FORMAT = 2  # of the files; a change makes all of them anew
 _LAST_WITH_OLD_ASSEMBLER = 90  # see compile_here
 
 _binaries: dict[str, Binary] = {}
-# Whose turn it is to compile one.
+# Held by the thread that compiles a kernel.
 _underway: weakref.WeakValueDictionary[str, threading.Lock] = weakref.WeakValueDictionary()
 _lock = threading.Lock()  # of _underway
 
@@ -101,16 +100,16 @@ def _compiled_once(key: str, kernel: TritonKernel, target: Target) -> Binary:
     with turn:
         binary = _binaries.get(key)
         if binary is None:
-            binary = _binaries[key] = _places().compile(kernel, target)
+            binary = _binaries[key] = _pool().compile(kernel, target)
             _write(key, binary)
         return binary
 
 
 @cache
-def _places() -> Places:
-    places = Places(compile_here, cores())
-    atexit.register(places.close)  # a helper would end by itself, but later than its program
-    return places
+def _pool() -> CompilePool:
+    pool = CompilePool(compile_here, cores())
+    atexit.register(pool.close)  # a helper would end by itself, but later than its program
+    return pool
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -143,7 +142,7 @@ def _write(key: str, binary: Binary) -> None:
 
 
 def load_source(text: str, purpose: str = "compiled") -> ModuleType:
-    """A kernel's text as a module, one per purpose; Triton wants to find it in a file."""
+    """A kernel's text as a module, one per purpose. Triton reads it from a file."""
     key = hashlib.sha256(text.encode()).hexdigest()[:32]
     name = f"_dovetail_triton.{purpose}.k{key}"
     if name in sys.modules:
@@ -203,7 +202,7 @@ def compile_here(kernel: TritonKernel, target: Target) -> Binary:
     )
 
 
-# --- what a binary says ----------------------------------------------------------------------------------------------
+# --- reading binaries ------------------------------------------------------------------------------------------------
 # A compiler adds parameters of its own and lays all of them out. The launch of a kernel must agree with it to the byte, and no
 # driver checks that; so the layout is read back from the binary. It needs neither a GPU nor the vendor's tools.
 #

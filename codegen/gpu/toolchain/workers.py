@@ -45,7 +45,7 @@ class Helper:
         self.process: subprocess.Popen[bytes] | None = None
 
     def compile(self, kernel: TritonKernel, target: Target) -> Binary | None:
-        """A kernel's binary; None: no process can be started, or it was killed: the kernel must be compiled elsewhere.
+        """A kernel's binary; None: no process can be started, or it was killed.
 
         Raises:
             InternalError: Triton rejects the kernel, or crashes.
@@ -107,10 +107,10 @@ class Helper:
         return answer
 
 
-# --- places to compile at --------------------------------------------------------------------------------------------
+# --- the pool --------------------------------------------------------------------------------------------------------
 
 
-class Places:
+class CompilePool:
     """Compiles kernels in parallel: one at a time in this process, the others in helpers.
 
     Args:

@@ -80,7 +80,7 @@ def test_what_a_device_says_of_itself(gpu):
 
 @stand_in
 def test_without_a_driver_there_is_no_gpu_and_nothing_is_imported(monkeypatch):
-    monkeypatch.setattr(api, "_SIGNS_OF_A_DRIVER", ("/nowhere",))
+    monkeypatch.setattr(api, "_DRIVER_FILES", ("/nowhere",))
     before = api.use(None)
     try:
         assert api.gpu_count() == 0
@@ -380,7 +380,7 @@ def test_a_capture_that_fails_leaves_the_device_as_it_was(fake, gpu):
     x = gpu.from_host(np.ones(3))
     with pytest.raises(NotCapturableError, match="a copy to the host cannot be part"), capture(gpu) as graph:
         gpu.to_host(x)
-    assert gpu.compute is stream and gpu.pool.keeper is None
+    assert gpu.compute is stream and gpu.pool.graph_memory is None
     with pytest.raises(RuntimeError, match="not captured to its end"):
         graph.launch()
     np.testing.assert_array_equal(np.asarray(gpu.from_host(np.ones(3))), np.ones(3))

@@ -20,7 +20,7 @@ from dovetail.codegen.gpu.emit.device_math import functions
 from dovetail.codegen.gpu.ir import HEADER, Binary, Count, Grid, Parameter, Scratch, TritonKernel, layout
 from dovetail.codegen.gpu.toolchain import compile
 from dovetail.codegen.gpu.toolchain.compile import compile_kernel, facts_of, key_of
-from dovetail.codegen.gpu.toolchain.workers import Helper, Places
+from dovetail.codegen.gpu.toolchain.workers import CompilePool, Helper
 from dovetail.codegen.target import SM80, SM90, SM100, Target
 from dovetail.graph.core.errors import InternalError
 
@@ -240,7 +240,7 @@ def test_helpers_compile_what_this_process_would(monkeypatch: pytest.MonkeyPatch
 
 
 def test_places_are_used_at_the_same_time_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    places = Places(lambda kernel, target: meet(), 3)
+    places = CompilePool(lambda kernel, target: meet(), 3)
     together = threading.Barrier(3)
     binary = Binary(b"", "add", (), 4, 0, 0, 0, 0, SM90)
     inside: list[int] = []
@@ -263,7 +263,7 @@ def test_places_are_used_at_the_same_time_and_no_more(monkeypatch: pytest.Monkey
 def test_without_a_helper_everything_is_compiled_here(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     binary = Binary(b"", "add", (), 4, 0, 0, 0, 0, SM90)
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    places = Places(lambda kernel, target: binary, 2)
+    places = CompilePool(lambda kernel, target: binary, 2)
     places._free.get()  # somebody compiles here
     assert places.compile(ADD, SM90) is binary
     assert "no process can be started that helps to compile" in caplog.text
@@ -289,7 +289,7 @@ def test_an_idle_helper_ends_and_is_begun_again(monkeypatch: pytest.MonkeyPatch)
 def test_closing_ends_the_helpers_that_compile_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     binary = Binary(b"", "add", (), 4, 0, 0, 0, 0, SM90)
     monkeypatch.setattr(Helper, "_asked", lambda *_: binary)
-    places = Places(lambda kernel, target: binary, 2)
+    places = CompilePool(lambda kernel, target: binary, 2)
     here = places._free.get()  # somebody compiles here
     assert here is None and places.compile(ADD, SM90) is binary
     helper = places._free.queue[0]
@@ -319,7 +319,7 @@ def test_threads_that_want_the_same_kernel_wait_for_one(monkeypatch: pytest.Monk
         both.wait(60)
         return compile_kernel(ADD, SM90)
 
-    monkeypatch.setattr(compile, "_places", lambda: Counting())
+    monkeypatch.setattr(compile, "_pool", lambda: Counting())
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(ask, range(2))) == [binary, binary]
     assert compiled == [ADD]
