@@ -22,9 +22,9 @@ def processes(given: Any) -> AbstractContextManager[LocalCluster]:
     from .runtime.server.local_cluster import LocalCluster  # loads ZeroMQ
 
     if isinstance(given, str | os.PathLike):
-        from .distribute.launchers.engines import Described, local_cluster  # loads ZeroMQ
+        from .distribute.launchers.engines import ClusterDescription, local_cluster  # loads ZeroMQ
 
-        return local_cluster(Described.read(os.fspath(given)))
+        return local_cluster(ClusterDescription.read(os.fspath(given)))
     jobs: Mapping[str, Any] = given if isinstance(given, Mapping) else ClusterSpec(given).as_dict()
     return LocalCluster(jobs)
 

@@ -1,10 +1,12 @@
 """Distribution strategies: one model, trained by several replicas (`dt.distribute`).
 
-- `strategy`, `extended`: the base, and its interface for authors of loops and optimizers. `context`: the current strategy and replica.
-- `mirrored`, `multi_worker`, `parameter_server`: the strategies. `experimental`: their first names. `replica`: building once per replica.
-- `values`, `reduction`: values per replica, variables with copies; how they are reduced. `input`: data sets under a strategy.
-- `coordinator`, `per_worker`: one client that dispatches calls to workers; what each worker has. `partitioners`: of variables.
-- `resolvers`, `launchers`: where the cluster comes from; clusters on Ray, Slurm and Kubernetes.
+- `strategy`, `extended`: the base class, and its methods for authors of loops and optimizers. `context`: the current strategy.
+- `mirrored`, `multi_worker`, `parameter_server`: the strategies. `experimental`: their first names in TensorFlow.
+- `replica`: calls a function once per replica, and synchronizes the replicas.
+- `values`, `reduction`: values per replica and variables with copies; how these are reduced. `input`: data sets under a strategy.
+- `coordinator`, `per_worker`: one client that dispatches calls to workers; the values and data sets of each worker.
+- `partitioners`: partitioners of variables.
+- `resolvers`: find the cluster of a process. `launchers`: start clusters on Ray, Slurm and Kubernetes.
 
 `train`, `interop`, `compat`, `tools` and `dt.compile` may import it.
 """

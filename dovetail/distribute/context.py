@@ -1,10 +1,10 @@
-"""The current context: a strategy's scope, one of its replicas, or outside all strategies.
+"""The current context of a thread: the strategy and the replica.
 
-Two contexts. *Cross-replica*: inside `strategy.scope()`, and in the function of `merge_call`; a value may be per replica.
-*Replica*: inside the function that `strategy.run` runs, once per replica. Outside every scope the current strategy is the
-default one, with one replica, and the program is in this replica.
+There are two kinds of contexts. The program is in *cross-replica context* inside `strategy.scope()` and in the function of
+`merge_call`. There, a value may be a `PerReplica`. It is in *replica context* in the function that `strategy.run` runs once per replica.
+Outside every scope, it is in the only replica of the default strategy.
 
-The open contexts belong to a thread. A thread that runs a replica starts with the contexts of the caller of `run`.
+Each thread has its own contexts. A thread that runs a replica starts with the contexts of the caller of `run`.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ _contexts = _Contexts()
 
 
 def contexts() -> tuple[Any, ...]:
-    """The open contexts of this thread, innermost last: (strategy, replica context or None)."""
+    """Returns the open contexts of this thread, innermost last: (strategy, replica context or None)."""
     return _contexts.stack
 
 
 def set_contexts(stack: tuple[Any, ...]) -> None:
-    """Set the open contexts of this thread."""
+    """Sets the open contexts of this thread."""
     _contexts.stack = stack
 
 
-class entered:  # noqa: N801  (used as `with entered(...)`)
-    """A context in which `strategy` is current: in a replica's context, or across replicas (None)."""
+class strategy_context:  # noqa: N801  (used as `with entered(...)`)
+    """A block in which `strategy` is current. `replica`: the context of a replica; None: cross-replica context."""
 
     def __init__(self, strategy: StrategyProtocol, replica: Any) -> None:
         self._pair = strategy, replica
@@ -79,7 +79,7 @@ class entered:  # noqa: N801  (used as `with entered(...)`)
 
 
 class outside_strategies:  # noqa: N801  (used as `with outside_strategies()`)
-    """A context outside all strategies, for a graph to which the open scopes do not apply."""
+    """A block outside all strategies, for a graph to which the open scopes do not apply."""
 
     def __enter__(self) -> None:
         self._outer = _contexts.stack
@@ -94,7 +94,7 @@ _default_strategy: StrategyProtocol | None = None
 
 
 def register_default(make: Callable[[], StrategyProtocol]) -> None:
-    """Set the function that makes the default strategy, which is called once, when it is first needed."""
+    """Sets the function that creates the default strategy. It is called once, when the strategy is first needed."""
     global _make_default
     _make_default = make
 
@@ -116,12 +116,15 @@ def has_strategy() -> bool:
 
 
 def get_strategy() -> Any:
-    """The current strategy; outside every scope, the default strategy, which has one replica."""
+    """Returns the current strategy. Outside every scope, this is the default strategy, which has one replica."""
     return _contexts.stack[-1][0] if _contexts.stack else _default()
 
 
 def get_replica_context() -> Any:
-    """The context of the current replica; None across replicas. Outside every scope: that of the default strategy."""
+    """Returns the context of the current replica, or None in cross-replica context.
+
+    Outside every scope, this is the only replica of the default strategy.
+    """
     if _contexts.stack:
         return _contexts.stack[-1][1]
     return _default()._only_replica
@@ -130,13 +133,3 @@ def get_replica_context() -> Any:
 def in_cross_replica_context() -> bool:
     """Whether the program is in a strategy's scope, and not in a replica."""
     return get_replica_context() is None
-
-
-def require_replica_context() -> Any:
-    """The context of the current replica. RuntimeError: the program is across replicas."""
-    context = get_replica_context()
-    if context is None:
-        raise RuntimeError(
-            "Method requires being in a replica context: call it in the function that `strategy.run` runs"
-        )
-    return context

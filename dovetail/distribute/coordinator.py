@@ -1,15 +1,15 @@
-"""`ClusterCoordinator`: one client dispatches function calls to the workers of a cluster, to whichever is free.
+"""`ClusterCoordinator`: one client dispatches function calls to the free workers of a cluster.
 
-The workers and parameter servers run plain servers (`dovetail server`). A scheduled function builds nodes. It is called once
-per worker, under the worker's device. Each time the function is scheduled, these nodes are run with the arguments fed. A thread per
-worker takes calls from one queue and runs them in a session of its own.
+The workers and parameter servers run plain servers (`dovetail server`). A scheduled function builds nodes. It is called once per worker,
+under the worker's device. Each scheduled call runs these nodes and feeds the arguments. A thread per worker takes calls from one queue and
+runs them in its own session.
 
-A call whose worker dies returns to the queue, so each call runs at least once. The other workers continue. The worker gets calls
-again when it and the parameter servers answer: its session uses no other tasks, and places only the nodes of its own calls. When a
-parameter server dies, its variables are lost, and the user gets an error.
+A call whose worker dies returns to the queue, so each call runs at least once. The other workers continue. The worker gets calls again when
+it and the parameter servers answer, because its session uses no other tasks and places only the nodes of its own calls. When a parameter
+server dies, its variables are lost, and the call raises an error.
 
-Where the strategy's resolver is elastic (`RayCluster.resolver`), new workers of the cluster get calls, too, and removed
-workers get none.
+If the strategy's resolver is elastic (`RayCluster.resolver`), workers that join the cluster also get calls, and workers that leave it get
+none.
 """
 
 from __future__ import annotations
@@ -44,15 +44,17 @@ from .values import DistributedVariable
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-MAX_QUEUED = 256  # calls that wait for a worker; `schedule` then waits
+# Maximum length of the queue. `schedule` blocks while the queue is full.
+MAX_QUEUED = 256
+# Pause of a worker's thread after a call failed, in seconds.
 RETRY_S = 0.5
-FILLS = frozenset({"InitializeTableFromTextFileV2", "InitializeTableV2", "LookupTableImportV2"})
-"""Initializers of tables."""
+TABLE_INITIALIZER_TYPES = frozenset({"InitializeTableFromTextFileV2", "InitializeTableV2", "LookupTableImportV2"})
+"""Types of nodes that initialize tables."""
 CANCELLED = "The corresponding function is cancelled. Please reschedule the function."
 
 
 class RemoteValue:
-    """The future result of a call of `ClusterCoordinator.schedule`; `fetch()` waits for it."""
+    """The future result of a call that `ClusterCoordinator.schedule` scheduled. `fetch()` waits for it."""
 
     def __init__(self) -> None:
         self._ready = threading.Event()
@@ -63,7 +65,8 @@ class RemoteValue:
         """Wait for the call, and return its result as arrays.
 
         Raises:
-            OpError: the call failed. CancelledError: it was cancelled because another one failed.
+            OpError: the call failed.
+            CancelledError: the call was cancelled because another one failed.
         """
         while not self._ready.wait(1.0):
             pass
@@ -71,23 +74,23 @@ class RemoteValue:
             raise self._error
         return self._value
 
-    def _settle(self, value: Any = None, error: OpError | None = None) -> None:
+    def _set(self, value: Any = None, error: OpError | None = None) -> None:
         self._value, self._error = value, error
         self._ready.set()
 
 
 class _Call:
-    """One scheduled call: what to fetch on each worker, and what to feed."""
+    """One scheduled call: the traced function, the values of its feeds, and its result."""
 
     def __init__(self, traced: _Traced, values: list[Any]) -> None:
         self.traced, self.values, self.result = traced, values, RemoteValue()
 
 
 class _Traced:
-    """A function's nodes, by worker: what to fetch and what to feed.
+    """A traced function: the fetches and feeds of each worker.
 
     Args:
-        build: builds the nodes of a worker, by its number among all that there have been.
+        build: function of a worker's number that builds the nodes of this worker, and returns its fetches and feeds.
     """
 
     def __init__(self, build: Callable[[int], tuple[Any, list[Tensor]]]) -> None:
@@ -96,17 +99,17 @@ class _Traced:
         self.feeds: list[list[Tensor]] = []
 
     def add(self, n: int) -> None:
-        """Build the nodes of another worker."""
+        """Builds the nodes of another worker."""
         result, feeds = self.build(n)
         self.results.append(result)
         self.feeds.append(feeds)
 
 
 class ClusterCoordinator:
-    """Dispatches function calls to the workers of a `ParameterServerStrategy`'s cluster, and retries those of workers that die.
+    """Dispatches function calls to the workers of a `ParameterServerStrategy`'s cluster. Retries the calls of workers that die.
 
     Args:
-        strategy: a `ParameterServerStrategy` whose resolver has no task: this process is a client.
+        strategy: a `ParameterServerStrategy` whose resolver has no task, so that this process is a client.
 
     Raises:
         ValueError: the strategy has no cluster, or is of another type.
@@ -128,64 +131,64 @@ class ClusterCoordinator:
             )
         self.strategy = strategy
         self._graph = get_default_graph()
-        # Workers by number: in the order in which they were taken up. A number is not used again.
+        # Workers by number, in the order in which they joined. Numbers are not reused.
         self._targets: list[tuple[int, str]] = []
-        self._let_go: set[int] = set()
-        # Initializers of what workers hold, in the order in which they run, and how many of them have run there.
-        self._per_worker: list[list[Any]] = []
-        self._started: list[int] = []
-        self._filled: list[set[Any]] = []  # initializers of tables that have run there
-        self._more: list[Callable[[int], None]] = []  # makes what another worker holds
+        self._removed: set[int] = set()
+        # The initializers of each worker's resources, in the order in which they run, and how many of them have run.
+        self._worker_initializers: list[list[Any]] = []
+        self._initializers_run: list[int] = []
+        self._initialized_tables: list[set[Any]] = []  # initializers of tables that have run on each worker
+        self._resource_makers: list[Callable[[int], None]] = []  # functions that create the resources of another worker
         self._traced: dict[Any, _Traced] = {}
         self._initialized: set[Any] = set()
-        self._local: list[Any] = []  # local variables that parameter servers keep
+        self._local: list[Any] = []  # local variables on parameter servers
         self._session: Any = None
-        self._past: list[Any] = []  # sessions of before a parameter server was lost
-        self._sessions: list[Any] = []  # of the workers' threads
+        self._stale_sessions: list[Any] = []  # sessions from before a parameter server was lost
+        self._sessions: list[Any] = []  # the sessions of the workers' threads
         self._changed = threading.Condition()
         self._queue: deque[_Call] = deque()
         self._running = 0
         self._error: OpError | None = None
         self._closed = False
         self._threads: list[threading.Thread] = []
-        self._known: Any = None
-        self._take_workers(strategy._spec)
+        self._last_spec: Any = None
+        self._update_workers(strategy._spec)
         strategy._coordinator = self
 
-    def _take_workers(self, spec: Any) -> None:
-        """Add the workers of a cluster that the last cluster did not have, and drop those that it does not have any more."""
-        if spec is self._known:
+    def _update_workers(self, spec: Any) -> None:
+        """Adds the workers that joined the cluster since the last call, and removes those that left it."""
+        if spec is self._last_spec:
             return
-        self._known = spec
+        self._last_spec = spec
         targets = [(i, f"zmq://{spec.task_address('worker', i)}") for i in spec.task_indices("worker")]
         with self._changed:
-            self._let_go |= {n for n, target in enumerate(self._targets) if target not in targets}
-            here = [target for n, target in enumerate(self._targets) if n not in self._let_go]
+            self._removed |= {n for n, target in enumerate(self._targets) if target not in targets}
+            here = [target for n, target in enumerate(self._targets) if n not in self._removed]
             self._changed.notify_all()
         for index, target in targets:
             if (index, target) in here:
                 continue
             n = len(self._targets)
             self._targets.append((index, target))
-            self._per_worker.append([])
-            self._started.append(0)
-            self._filled.append(set())
+            self._worker_initializers.append([])
+            self._initializers_run.append(0)
+            self._initialized_tables.append(set())
             self._sessions.append(None)
-            for make in (*self._more, *(traced.add for traced in self._traced.values())):
+            for make in (*self._resource_makers, *(traced.add for traced in self._traced.values())):
                 make(n)
             thread = threading.Thread(
-                target=self._work, args=(n, index, target), name=f"dovetail-worker-{index}", daemon=True
+                target=self._run_worker, args=(n, index, target), name=f"dovetail-worker-{index}", daemon=True
             )
             self._threads.append(thread)
             thread.start()
 
-    def _look_for_workers(self) -> None:
+    def _refresh_workers(self) -> None:
         if self.strategy._resolver.is_elastic:
-            self._take_workers(self.strategy._resolver.cluster_spec())
+            self._update_workers(self.strategy._resolver.cluster_spec())
 
     @staticmethod
     def of(strategy: Any) -> ClusterCoordinator:
-        """The coordinator of a strategy in the default graph: the last open one, or a new one."""
+        """Returns the last coordinator of a strategy if it is open and belongs to the default graph, or else a new one."""
         found: ClusterCoordinator | None = getattr(strategy, "_coordinator", None)
         return found if found is not None and found.serves(get_default_graph()) else ClusterCoordinator(strategy)
 
@@ -204,22 +207,26 @@ class ClusterCoordinator:
             fn: builds nodes from its arguments, and returns tensors, nodes or a structure of them. It is traced once per worker and
                 combination of argument types, so schedule the same function object each time.
             args: numbers and arrays, which are fed; tensors; and `PerWorkerValues`, of which each worker gets its own value.
-            kwargs: keyword arguments, likewise.
+            kwargs: keyword arguments of the same kinds.
 
         Raises:
-            TypeError: `fn` is not callable, or returns None. ValueError: an argument is a `RemoteValue`.
-            OpError: an earlier call has failed. It is raised once.
+            TypeError: `fn` is not callable, or returns None.
+            ValueError: an argument is a `RemoteValue` or a data set.
+            OpError: an earlier call has failed. Each error is raised once.
+            CancelledError: the coordinator is closed.
         """
         if not callable(fn):
-            raise TypeError(f"`coordinator.schedule` takes a function that builds nodes, not {fn!r}")
+            raise TypeError(f"`coordinator.schedule` needs a function that builds nodes, not {fn!r}")
         given = [list(args), dict(kwargs or {})]
         leaves = flatten(given)
         if any(isinstance(v, PerWorkerDataset) for v in leaves):
-            raise ValueError("A data set is no argument of a scheduled function: make an iterator of it, iter(dataset)")
+            raise ValueError(
+                "A data set cannot be an argument of a scheduled function. Pass an iterator: iter(dataset)"
+            )
         if any(isinstance(v, RemoteValue) for v in leaves):
-            raise ValueError("RemoteValues cannot be arguments of a scheduled function: fetch them first")
+            raise ValueError("RemoteValues cannot be arguments of a scheduled function. Fetch them first")
         self._raise_error()
-        self._look_for_workers()
+        self._refresh_workers()
         fed = [to_array(v) if _is_fed(v) else None for v in leaves]
         key = (
             fn,
@@ -231,7 +238,7 @@ class ClusterCoordinator:
         call = _Call(self._traced[key], [a for a in fed if a is not None])
         with self._changed:
             while len(self._queue) >= MAX_QUEUED and self._error is None and not self._closed:
-                self._changed.wait(1.0)  # the next call looks for workers
+                self._changed.wait(1.0)
             if self._closed:
                 raise CancelledError.of("The coordinator is closed")
             self._queue.append(call)
@@ -245,11 +252,11 @@ class ClusterCoordinator:
             OpError: the first error of a call, raised once. Queued calls are cancelled.
         """
         while not self._drained():
-            self._look_for_workers()
+            self._refresh_workers()
         self._raise_error()
 
     def _drained(self) -> bool:
-        """Wait a second at most until all calls are done."""
+        """Waits until all calls are done, at most a second. Returns whether they are."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._queue and not self._running, 1.0)
 
@@ -266,7 +273,7 @@ class ClusterCoordinator:
     def create_per_worker_resource(self, fn: Callable[[], Any]) -> PerWorkerValues:
         """Call `fn()` for each worker, under its device, to create tensors, queues or iterators.
 
-        Results with an `initializer` are initialized on the worker, again after it has restarted.
+        A result with an `initializer` is initialized on the worker, and again after the worker has restarted.
         """
         values = PerWorkerValues([])
 
@@ -276,31 +283,32 @@ class ClusterCoordinator:
             values._values.append(value)
             start = getattr(value, "initializer", None)
             if isinstance(start, Node):
-                self._start_on(n, [start])
+                self._initialize_on(n, [start])
 
-        return self._on_each_worker(make, values)
+        return self._make_on_each_worker(make, values)
 
-    def _on_each_worker(self, make: Callable[[int], None], made: T) -> T:
-        """Make something for each worker, also for those that are taken up later."""
+    def _make_on_each_worker(self, make: Callable[[int], None], made: T) -> T:
+        """Calls `make` for each worker, and later for each worker that joins. Returns `made`."""
         for n in range(len(self._targets)):
             make(n)
-        self._more.append(make)
+        self._resource_makers.append(make)
         return made
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> PerWorkerDataset:
-        """A data set for each worker. It runs in the worker's process, which reads its files and calls its functions.
+        """Create a data set for each worker. It runs in the worker's process, which reads its files and calls its functions.
 
         Args:
-            dataset_fn: returns a `Dataset`, or a result of `strategy.experimental_distribute_dataset` or
-                `distribute_datasets_from_function`; or such a data set itself. It is called once for each worker. With
-                `distribute_datasets_from_function`, it can select the worker's shard by its `InputContext`:
-                `dataset.shard(context.num_input_pipelines, context.input_pipeline_id)`. Tables and variables that it creates belong to
-                the worker, and are initialized before its iterators start.
+            dataset_fn: a data set, or a function that returns one and is called once per worker. The data set is a `Dataset`, or the
+                result of `strategy.experimental_distribute_dataset` or `distribute_datasets_from_function`. The function of the latter can
+                select the worker's shard by its `InputContext`:
+                `dataset.shard(context.num_input_pipelines, context.input_pipeline_id)`. Tables and variables that the function creates
+                belong to the worker, and are initialized before its iterators start.
 
         Returns:
-            The data sets. `iter(...)` of them is an argument for `schedule`.
+            The data sets. Pass `iter(...)` of them to `schedule`.
 
         Raises:
+            TypeError: `dataset_fn` returns something else.
             InvalidArgumentError: the data set has a Python function, which cannot leave this process.
 
         >>> iterator = iter(coordinator.create_per_worker_dataset(lambda: Dataset.range(100).shuffle(100).repeat().batch(8)))
@@ -310,46 +318,46 @@ class ClusterCoordinator:
 
         def make(n: int) -> None:
             known = set(global_variables())
-            with self._graph.as_default(), self._on_worker(n), self._input_of(n):
+            with self._graph.as_default(), self._on_worker(n), self._input_pipeline_of(n):
                 made = dataset_fn() if callable(dataset_fn) else dataset_fn
             found._datasets.append(checked_dataset(made, f"/job:worker/task:{self._targets[n][0]}"))
             mine = [v for v in global_variables() if v not in known]
             self._initialized.update(mine)
-            self._start_on(n, [v.initializer for v in mine])
+            self._initialize_on(n, [v.initializer for v in mine])
 
-        return self._on_each_worker(make, found)
+        return self._make_on_each_worker(make, found)
 
     def _iterators(self, dataset: PerWorkerDataset) -> PerWorkerIterator:
         values = PerWorkerIterator([])
 
         def make(n: int) -> None:
-            with self._graph.as_default(), self._on_worker(n), self._input_of(n):
+            with self._graph.as_default(), self._on_worker(n), self._input_pipeline_of(n):
                 iterator = dataset._datasets[n].make_initializable_iterator()
             values._values.append(iterator)
-            self._start_on(n, [iterator.initializer])
+            self._initialize_on(n, [iterator.initializer])
 
-        return self._on_each_worker(make, values)
+        return self._make_on_each_worker(make, values)
 
     @contextlib.contextmanager
-    def _input_of(self, n: int) -> Iterator[None]:
-        """While input for one of the workers is made."""
+    def _input_pipeline_of(self, n: int) -> Iterator[None]:
+        """A block in which the input pipeline of one worker is built."""
         self.strategy._input_pipeline = (len(self._targets), n)
         try:
             yield
         finally:
             self.strategy._input_pipeline = None
 
-    def _start_on(self, n: int, initializers: list[Node]) -> None:
-        """Have a worker run initializers, now and whenever it comes back."""
+    def _initialize_on(self, n: int, initializers: list[Node]) -> None:
+        """Lets a worker run initializers before its next call, and again after it has restarted."""
         if initializers:
             with self._changed:
-                self._per_worker[n].append(initializers)
+                self._worker_initializers[n].append(initializers)
 
     @property
     def session(self) -> Any:
         """A session of this client with the parameter servers, for reading and assigning variables.
 
-        It is another one after a call has failed because a parameter server was lost: restore the variables by it.
+        After a call has failed because a parameter server was lost, this is a new session. Restore the variables in it.
         """
         if self._session is None:
             self._session = Session(self.strategy.session_target, graph=self._graph, config=_config())
@@ -363,10 +371,10 @@ class ClusterCoordinator:
             open_now = list(self._sessions)
             self._changed.notify_all()
         for session in open_now:
-            _close(session)  # what waits in it for ever ends now
+            _close(session)  # ends calls that wait forever
         for thread in self._threads:
             thread.join()
-        for session in (*self._past, self._session):
+        for session in (*self._stale_sessions, self._session):
             _close(session)
 
     def __enter__(self) -> ClusterCoordinator:
@@ -381,7 +389,7 @@ class ClusterCoordinator:
         return self._graph.device(f"/job:worker/task:{self._targets[n][0]}")
 
     def _trace(self, fn: Callable[..., Any], given: Any, leaves: list[Any], fed: list[Any]) -> _Traced:
-        """Build the function's nodes on each worker, and initialize the variables that are new."""
+        """Builds the function's nodes on each worker, and initializes new variables."""
 
         def build(n: int) -> tuple[Any, list[Tensor]]:
             with (
@@ -401,10 +409,10 @@ class ClusterCoordinator:
                     found = fn(*args, **kwargs)
                 if any(leaf is None for leaf in flatten(found)):
                     raise TypeError(
-                        f"{fn!r} returns None, and a worker runs only what the function returns and what that needs: return tensors or "
-                        "nodes, such as the node that trains"
+                        f"{fn!r} returns None. A worker runs only the nodes that the function returns and those that they depend on, so "
+                        "return tensors or nodes, such as the training op"
                     )
-                self._take_local(
+                self._register_local_variables(
                     [v for v in self._graph.get_collection(GraphKeys.LOCAL_VARIABLES) if v not in known], n
                 )
                 return map_structure(lambda leaf: convert(leaf) if _is_fed(leaf) else leaf, found), inputs
@@ -416,10 +424,13 @@ class ClusterCoordinator:
             self._initialize()
         return traced
 
-    def _take_local(self, variables: list[Any], n: int) -> None:
-        """Have the local variables of a worker's nodes initialized, such as the totals of metrics: on the worker those that it keeps."""
+    def _register_local_variables(self, variables: list[Any], n: int) -> None:
+        """Registers the local variables of a worker's nodes, such as totals of metrics, for initialization.
+
+        The worker initializes those that are placed on it, and this client the others.
+        """
         there = [v for v in variables if DeviceSpec.from_string(v.device or "").job == "worker"]
-        self._start_on(n, [v.initializer for v in there])
+        self._initialize_on(n, [v.initializer for v in there])
         self._local += [v for v in variables if v not in there]
 
     def _initialize(self) -> None:
@@ -434,8 +445,8 @@ class ClusterCoordinator:
 
     # --- workers ----------------------------------------------------------------------------------------------------
 
-    def _work(self, n: int, index: int, target: str) -> None:
-        """What a worker's thread does: take calls, and run them."""
+    def _run_worker(self, n: int, index: int, target: str) -> None:
+        """The function of a worker's thread: takes calls from the queue, and runs them."""
         is_lost = False
         while (call := self._next(n)) is not None:
             result = None
@@ -445,17 +456,17 @@ class ClusterCoordinator:
                     self._connect(n, target)
                 if is_lost:
                     is_lost = False
-                    logger.warning("/job:worker/task:%d is back", index)
+                    logger.warning("/job:worker/task:%d answers again", index)
                 self._run_initializers(n)
                 feeds = dict(zip(call.traced.feeds[n], call.values, strict=True))
                 result = self._sessions[n].run(call.traced.results[n], feeds)
             except (UnavailableError, AbortedError) as e:
                 outcome = e
-                if "/job:ps" not in e.message and not self._closed:  # the worker died: another one executes it
-                    if not is_lost and n not in self._let_go:
+                if "/job:ps" not in e.message and not self._closed:  # the worker died
+                    if not is_lost and n not in self._removed:
                         is_lost = True
                         logger.warning(
-                            "/job:worker/task:%d is lost: another worker runs its call. %s", index, e.message
+                            "/job:worker/task:%d is lost. Another worker will run its call. %s", index, e.message
                         )
                     _close(self._sessions[n])
                     self._sessions[n] = None
@@ -467,18 +478,20 @@ class ClusterCoordinator:
                     continue
             except OpError as e:
                 outcome = e
-            except Exception as e:  # the session's own complaint, say of a wrong shape
+            except Exception as e:  # an error of the session, such as a wrong shape
                 outcome = CancelledError.of(f"{type(e).__name__}: {e}")
             if self._closed and outcome is not None:
                 outcome = CancelledError.of(CANCELLED)
-            call.result._settle(result, outcome)
+            call.result._set(result, outcome)
             with self._changed:
                 self._running -= 1
-                if isinstance(outcome, (UnavailableError, AbortedError)):  # what a parameter server held is lost
+                if isinstance(
+                    outcome, (UnavailableError, AbortedError)
+                ):  # a parameter server and its variables are lost
                     if self._session is not None:
-                        self._past.append(self._session)
+                        self._stale_sessions.append(self._session)
                         self._session = None
-                    self._filled = [set() for _ in self._filled]
+                    self._initialized_tables = [set() for _ in self._initialized_tables]
                 if outcome is not None and self._error is None:
                     self._error = outcome
                     self._cancel()
@@ -486,11 +499,11 @@ class ClusterCoordinator:
         _close(self._sessions[n])
 
     def _next(self, n: int) -> _Call | None:
-        """The next call of a worker, when there is one; None when the coordinator is closed, or has let the worker go."""
+        """Waits for the next call of a worker, and returns it. None: the coordinator is closed, or the worker was removed."""
         with self._changed:
-            while not self._queue and not self._closed and n not in self._let_go:
+            while not self._queue and not self._closed and n not in self._removed:
                 self._changed.wait(1.0)
-            if n in self._let_go:
+            if n in self._removed:
                 return None
             if self._closed:
                 self._cancel()  # a call that a lost worker has put back
@@ -500,7 +513,7 @@ class ClusterCoordinator:
             return self._queue.popleft()
 
     def _connect(self, n: int, target: str) -> None:
-        """A session for a worker's thread, which `close` closes."""
+        """Creates the session of a worker's thread. `close` closes it."""
         config = _config()
         config.device_filters = ["/job:ps", f"/job:worker/task:{self._targets[n][0]}"]
         session = Session(target, graph=self._graph, config=config)
@@ -509,27 +522,29 @@ class ClusterCoordinator:
                 _close(session)
                 raise CancelledError.of(CANCELLED)
             self._sessions[n] = session
-        self._started[n] = 0
-        self._filled[n] = set()
+        self._initializers_run[n] = 0
+        self._initialized_tables[n] = set()
 
     def _run_initializers(self, n: int) -> None:
-        """Run those that the worker has not run since it is there. Tables come first: data sets use them."""
+        """Runs the initializers that the worker has not run since it started. Tables come first, because data sets use them."""
         kept = self._graph.get_collection(GraphKeys.TABLE_INITIALIZERS)
-        if tables := [t for t in kept if t not in self._filled[n] and self._fills_for(t, n)]:
+        if tables := [t for t in kept if t not in self._initialized_tables[n] and self._initializes_table_of(t, n)]:
             self._sessions[n].run(tables)
-            self._filled[n].update(tables)
-        while self._started[n] < len(self._per_worker[n]):
-            self._sessions[n].run(self._per_worker[n][self._started[n]])
-            self._started[n] += 1
+            self._initialized_tables[n].update(tables)
+        while self._initializers_run[n] < len(self._worker_initializers[n]):
+            self._sessions[n].run(self._worker_initializers[n][self._initializers_run[n]])
+            self._initializers_run[n] += 1
 
-    def _fills_for(self, initializer: Any, n: int) -> bool:
-        """Whether a node fills a table that a worker uses: any but those of other workers."""
+    def _initializes_table_of(self, initializer: Any, n: int) -> bool:
+        """Whether a node initializes a table that a worker may use, which excludes the tables of other workers."""
         place = DeviceSpec.from_string(initializer.device or "")
-        return initializer.type in FILLS and (place.job != "worker" or place.task in (None, self._targets[n][0]))
+        return initializer.type in TABLE_INITIALIZER_TYPES and (
+            place.job != "worker" or place.task in (None, self._targets[n][0])
+        )
 
     def _cancel(self) -> None:
         while self._queue:
-            self._queue.popleft().result._settle(error=CancelledError.of(CANCELLED))
+            self._queue.popleft().result._set(error=CancelledError.of(CANCELLED))
 
     def _raise_error(self) -> None:
         with self._changed:
@@ -547,7 +562,7 @@ def _dtype_of(array: Any) -> Any:
 
 
 def _config() -> Any:
-    # The graph has nodes on all workers. Steps touch only those that they need, and only those are placed.
+    # The graph has nodes on all workers. Only the nodes that a step needs are placed.
     return ConfigProto(wait_for_cluster_s=5.0, graph_options=GraphOptions(place_pruned_graph=True))
 
 

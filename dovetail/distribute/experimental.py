@@ -1,4 +1,4 @@
-"""Strategies under their first names in TensorFlow: `dt.distribute.experimental`."""
+"""`dt.distribute.experimental`: strategies under their first names in TensorFlow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CommunicationImplementation = CollectiveCommunication
 
 @dataclass(frozen=True, slots=True)
 class CommunicationOptions:
-    """How workers reduce, in TensorFlow 2's form: `MultiWorkerMirroredStrategy(communication_options=...)`.
+    """Options for `MultiWorkerMirroredStrategy(communication_options=...)`, as in TensorFlow 2.
 
     Attributes:
         bytes_per_pack: accepted without effect; gradients are reduced in buckets of a fixed size.

@@ -1,4 +1,4 @@
-"""`strategy.extended`: the interface of a strategy for authors of training loops and optimizers."""
+"""`strategy.extended`: methods of a strategy for authors of training loops and optimizers."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from ..graph.core.nest import flatten
 from ..graph.ops.array.identity_and_placeholders import group
 from ..graph.variables.variable import without_creators
 from .context import StrategyProtocol, get_replica_context, get_strategy
-from .reduction import ReduceOp, device_of, on_each
+from .reduction import ReduceOp, copy_to_each, device_of
 from .values import DistributedVariable, PerReplica, select
 
 
 class Extended:
-    """Further methods of a strategy (TensorFlow's `StrategyExtended`).
+    """Methods of a strategy for authors of training loops and optimizers (TensorFlow's `StrategyExtended`).
 
     Attributes:
-        experimental_enable_get_next_as_optional: replicas may get empty batches; batch normalization then does not update its averages.
+        experimental_enable_get_next_as_optional: whether replicas may get empty batches. Batch normalization does not update its averages
+            for an empty batch.
     """
 
     def __init__(self, strategy: StrategyProtocol) -> None:
         self._strategy = strategy
         self.experimental_enable_get_next_as_optional = False
-        self._beside: list[tuple[str, ...]] = []  # the places of open `colocate_vars_with` blocks, innermost last
+        self._beside: list[tuple[str, ...]] = []  # the devices of open `colocate_vars_with` blocks, innermost last
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
@@ -37,7 +38,7 @@ class Extended:
 
     @property
     def parameter_devices(self) -> tuple[str, ...]:
-        """The devices of a variable's copies; for a device function, the name of its class."""
+        """The devices of a variable's copies. A device function is represented by the name of its class."""
         return tuple(d if isinstance(d, str) else type(d).__name__ for d in self._strategy._variable_devices())
 
     @property
@@ -49,13 +50,13 @@ class Extended:
 
     @property
     def experimental_between_graph(self) -> bool:
-        """Whether each worker builds a graph of its own."""
+        """Whether each worker builds its own graph."""
         return getattr(self._strategy, "_own", None) is not None
 
     def call_for_each_replica(
         self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """The same as `Strategy.run`."""
+        """`Strategy.run`."""
         return self._strategy.run(fn, args, kwargs)
 
     def experimental_run_steps_on_iterator(
@@ -71,21 +72,26 @@ class Extended:
             initial_loop_values: initial values of the outputs, in the structure of the outputs of the last step.
 
         Returns:
-            The context; its `run_op` runs the loop.
+            The context, whose `run_op` runs the loop.
         """
         self._strategy._require_cross_replica()
         with self._strategy._current():
             return run_steps(self._strategy, fn, iterator, iterations, initial_loop_values)
 
     def reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any = None) -> Any:
-        """Reduce `value` over all replicas. The result is on the device of `destinations`: a variable, a tensor, or a device.
+        """Reduce a value over all replicas.
 
-        If there are several devices, as for mirrored variables, the result is a `PerReplica` with a value on each device.
+        Args:
+            reduce_op: `ReduceOp.SUM` or `MEAN`, or its name.
+            value: a `PerReplica`, or a value that is the same for all replicas.
+            destinations: a variable, a tensor or a device, whose device receives the result. If there are several devices, as for mirrored
+                variables, the result is a `PerReplica` with a value on each device.
+            options: accepted without effect.
         """
         strategy = self._strategy
         strategy._require_cross_replica()
         with strategy._current():
-            return on_each(strategy._reduced(ReduceOp.of(reduce_op), value, device_of(destinations)), destinations)
+            return copy_to_each(strategy._reduced(ReduceOp.of(reduce_op), value, device_of(destinations)), destinations)
 
     def batch_reduce_to(
         self, reduce_op: Any, value_destination_pairs: Sequence[tuple[Any, Any]], options: Any = None
@@ -103,10 +109,12 @@ class Extended:
     ) -> Any:
         """Call `fn(copy, *args, **kwargs)` for each copy of a variable, on its device.
 
-        For a `PerReplica` argument, each call gets the value of its replica.
-
-        Returns:
-            One node for all calls; with `group=False`, the results of the calls.
+        Args:
+            var: the variable.
+            fn: function of a copy.
+            args: further arguments. Of a `PerReplica`, each call gets the value of its replica.
+            kwargs: keyword arguments of the same kinds.
+            group: return one node for all calls. If False, return the results of the calls.
         """
         self._strategy._require_cross_replica()
         copies = var.values if isinstance(var, DistributedVariable) else (var,)
@@ -136,7 +144,7 @@ class Extended:
         """A context whose variables get the devices of `colocate_with_variable`, a variable of this strategy.
 
         Raises:
-            ValueError: the argument is no variable of this strategy.
+            ValueError: the argument is not a variable of this strategy.
         """
         found = colocate_with_variable
         if not isinstance(found, DistributedVariable) or found.distribute_strategy is not self._strategy:
@@ -151,7 +159,7 @@ class Extended:
             self._beside.pop()
 
     def value_container(self, value: Any) -> Any:
-        """The variable of which `value` is a copy; else `value`."""
+        """Returns the variable of which `value` is a copy, or `value` if there is none."""
         for name in ("variables", "local_variables"):
             for v in get_default_graph().get_collection(name):
                 if isinstance(v, DistributedVariable) and any(value is copy for copy in v.values):
@@ -159,22 +167,22 @@ class Extended:
         return value
 
     def read_var(self, v: Any) -> Any:
-        """A variable's value."""
+        """Returns a variable's value."""
         return v.value() if hasattr(v, "value") else v
 
     def broadcast_to(self, tensor: Any, destinations: Any) -> Any:
-        """The value itself, which can be used on every device: it is sent where it is used."""
+        """Returns the value itself: it is sent to each device that uses it."""
         return tensor
 
     # --- for the strategy -------------------------------------------------------------------------------------------
 
     def _places(self) -> tuple[str, ...] | None:
-        """Where `colocate_vars_with` puts variables."""
+        """Returns the devices of the innermost `colocate_vars_with` block, or None."""
         return self._beside[-1] if self._beside else None
 
     @contextmanager
     def _plain_variables(self) -> Iterator[None]:
-        """A block whose variables are plain ones, such as the slots of a copy."""
+        """A block in which the strategy does not mirror variables, for example for the slots of a copy."""
         with without_creators(lambda creator: creator == self._strategy._make):
             yield
 
@@ -184,8 +192,8 @@ class MultiStepContext:
 
     Attributes:
         run_op: the node that runs all steps.
-        last_step_outputs: name -> value of the last step: a tensor if it was reduced, else a value per replica.
-        non_tensor_outputs: name -> other value, set when the loop was built.
+        last_step_outputs: name -> value of the last step. It is a tensor if it was reduced, or else a value per replica.
+        non_tensor_outputs: name -> value that is not a tensor, set when the loop was built.
     """
 
     def __init__(self) -> None:
@@ -198,11 +206,11 @@ class MultiStepContext:
 
         Args:
             name: key in `last_step_outputs`.
-            output: the value; in a replica, or with `reduce_op`, the value of each replica.
-            reduce_op: how the replicas' values are reduced. None: they are not, which is possible only across replicas.
+            output: the value. In a replica, or with `reduce_op`, it is the value of each replica.
+            reduce_op: how the replicas' values are reduced. None: they are not reduced, which is allowed only in cross-replica context.
 
         Raises:
-            ValueError: it is called in a replica, without `reduce_op`.
+            ValueError: it is called in a replica without `reduce_op`.
         """
         replica = get_replica_context()
         if replica is None:
@@ -218,7 +226,7 @@ class MultiStepContext:
         self.last_step_outputs[name] = output if reduce_op is None else get_strategy().reduce(reduce_op, output)
 
     def set_non_tensor_output(self, name: str, output: Any) -> None:
-        """Output a value that is no tensor; with replicas, a tuple of their values."""
+        """Output a value that is not a tensor. In replicas, the output is the tuple of their values."""
         replica = get_replica_context()
         if replica is None:
             self.non_tensor_outputs[name] = output
@@ -233,7 +241,7 @@ class MultiStepContext:
 def run_steps(
     strategy: StrategyProtocol, fn: Callable[..., Any], iterator: Any, iterations: Any, initial_loop_values: Any
 ) -> MultiStepContext:
-    """Build a loop that calls `fn(context, next element)`: see `Extended.experimental_run_steps_on_iterator`."""
+    """Implements `Extended.experimental_run_steps_on_iterator`."""
     context, shapes = MultiStepContext(), dict[str, int]()
 
     def body(i: Tensor, *before: Tensor) -> list[Tensor]:

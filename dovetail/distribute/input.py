@@ -1,4 +1,4 @@
-"""Datasets under a strategy: an element is a batch for all replicas, which each get their rows, or for one replica."""
+"""Data sets under a strategy. An element is a batch for all replicas, which is split between them, or a batch for one replica."""
 
 from __future__ import annotations
 
@@ -18,30 +18,32 @@ from .values import PerReplica
 
 
 class DistributedDataset:
-    """A dataset for replicas, created by `Strategy.experimental_distribute_dataset` or `distribute_datasets_from_function`.
+    """A data set for replicas, created by `Strategy.experimental_distribute_dataset` or `distribute_datasets_from_function`.
 
-    In the first case each element is split between all replicas. Synchronous workers all compute the same elements, and each uses its own
-    rows, so shuffle with the same seed on all of them. The number of rows must be a multiple of the number of replicas.
+    `experimental_distribute_dataset` splits each element between all replicas. All synchronous workers compute the same elements, and each
+    uses its own rows, so shuffle with the same seed on all of them. The number of rows must be a multiple of the number of replicas.
 
-    In the second case (`whole`) the replicas of this process get elements round-robin, one element per replica.
+    `distribute_datasets_from_function` (`whole`) gives each replica of this process one element, round-robin.
     """
 
     def __init__(self, strategy: StrategyProtocol, dataset: Any, whole: bool = False) -> None:
         if not hasattr(dataset, "make_initializable_iterator") and not _is_source(dataset):
             if whole:
-                text = f"The function of distribute_datasets_from_function must give a dt.data.Dataset, not {dataset!r}"
+                text = (
+                    f"The function of distribute_datasets_from_function must return a dt.data.Dataset, not {dataset!r}"
+                )
             elif callable(dataset):
-                text = f"experimental_distribute_dataset takes a dt.data.Dataset; {dataset!r} is for distribute_datasets_from_function"
+                text = f"experimental_distribute_dataset needs a dt.data.Dataset. Pass {dataset!r} to distribute_datasets_from_function"
             else:
                 text = (
-                    f"experimental_distribute_dataset takes a dt.data.Dataset whose elements are batches, not {dataset!r}: make one of "
-                    "arrays by dt.data.Dataset.from_tensor_slices(arrays).batch(size)"
+                    f"experimental_distribute_dataset needs a dt.data.Dataset whose elements are batches, not {dataset!r}. Create one from "
+                    "arrays with dt.data.Dataset.from_tensor_slices(arrays).batch(size)"
                 )
             raise TypeError(text)
         self._strategy, self._dataset, self._whole = strategy, dataset, whole
 
     def make_initializable_iterator(self, shared_name: str | None = None) -> DistributedIterator:
-        """An iterator whose `initializer` starts it. With a function as the source, the initializer does nothing."""
+        """An iterator that starts when its `initializer` runs. If the source is a function, the initializer does nothing."""
         if callable(self._dataset):
             made: Any = _Calls(self._dataset)
         else:
@@ -49,12 +51,12 @@ class DistributedDataset:
         return DistributedIterator(self._strategy, made, self._whole)
 
     def make_one_shot_iterator(self) -> DistributedIterator:
-        """An iterator that iterates over the dataset once."""
+        """An iterator that iterates over the data set once."""
         return DistributedIterator(self._strategy, self._dataset.make_one_shot_iterator(), self._whole)
 
 
 def _is_source(function: Any) -> bool:
-    """Whether it is a function that gives elements: one without arguments."""
+    """Whether an object is a function without arguments, which returns elements."""
     try:
         inspect.signature(function).bind()
     except TypeError:
@@ -63,7 +65,7 @@ def _is_source(function: Any) -> bool:
 
 
 class _Calls:
-    """An iterator whose elements come from a function, such as one that dequeues them."""
+    """An iterator whose elements are the results of a function, for example one that dequeues them."""
 
     def __init__(self, get_next: Callable[[], Any]) -> None:
         self.get_next = get_next
@@ -89,11 +91,11 @@ class DistributedIterator:
         return self._iterator.initializer
 
     def __next__(self) -> Any:
-        """`get_next()`, as programs of TensorFlow 2 write it."""
+        """`get_next()`, so that `next(iterator)` works."""
         return self.get_next()
 
     def get_next(self) -> Any:
-        """The next element, in the dataset's structure, with a `PerReplica` for each tensor."""
+        """The next element, in the data set's structure, with a `PerReplica` for each tensor."""
         strategy = self._strategy
         here = len(strategy._devices)
         if self._whole:
@@ -105,15 +107,15 @@ class DistributedIterator:
             tensor = convert(value)
             if tensor.shape.rank == 0 and workers * here > 1:
                 raise ValueError(
-                    f"{strategy} splits the elements of a data set between replicas, and {tensor!r} has no rows: make batches of the "
-                    "elements, by Dataset.batch(size)"
+                    f"{strategy} splits the elements of a data set between replicas, but {tensor!r} has no rows. Batch the elements with "
+                    "Dataset.batch(size)"
                 )
             return tensor if workers == 1 else split(tensor, workers, 0)[rank]
 
         return strategy.split_batch(map_structure(mine, self._iterator.get_next()))
 
     def _one_each(self, replicas: int) -> Any:
-        """An element for each replica: one after the other, so that replicas get the same elements in each run."""
+        """Takes an element for each replica, in order of replicas, so that each run assigns the same elements."""
         taken: list[Any] = []
         elements = []
         for _ in range(replicas):
@@ -139,7 +141,7 @@ class InputContext:
 
     @staticmethod
     def of(strategy: StrategyProtocol | None) -> InputContext:
-        """The context of this process in a strategy."""
+        """Returns the context of this process in a strategy."""
         if strategy is None:
             return InputContext()
         if strategy._input_pipeline is not None:
@@ -154,7 +156,7 @@ class InputContext:
         return InputContext(roles.worker_count(spec, job), roles.id_in_cluster(spec, job, index), replicas)
 
     def get_per_replica_batch_size(self, global_batch_size: int) -> int:
-        """The batch size of one replica. ValueError: the global batch size is no multiple of the number of replicas."""
+        """The batch size of one replica. ValueError: the global batch size is not a multiple of the number of replicas."""
         if global_batch_size % self.num_replicas_in_sync:
             raise ValueError(
                 f"The global_batch_size {global_batch_size} is not divisible by num_replicas_in_sync "

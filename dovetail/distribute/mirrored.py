@@ -16,7 +16,10 @@ from .strategy import Strategy
 
 
 class OneDeviceStrategy(Strategy):
-    """All variables and computation on one device, to test a program that is written for several devices.
+    """Places all variables and computation on one device, to test a program that is written for several devices.
+
+    Args:
+        device: the device, a string or a DeviceSpec.
 
     >>> strategy = OneDeviceStrategy("/cpu:0")
     """
@@ -29,13 +32,15 @@ class OneDeviceStrategy(Strategy):
 
 
 class MirroredStrategy(Strategy):
-    """Synchronous training on several devices: each has a replica and a copy of every variable. Updates use the mean of the gradients.
+    """Synchronous training on several devices. Each device has a replica and a copy of every variable. Updates use the mean gradient.
 
     Args:
-        devices: the devices, such as `["/gpu:0", "/gpu:1"]`, of one or several tasks. None: all GPUs of this process, or else its
-            CPU.
-        cross_device_ops: how values are reduced; None: `NcclAllReduce` between GPUs if NCCL is available, else
+        devices: the devices, such as `["/gpu:0", "/gpu:1"]`, of one or several tasks. None: all GPUs of this process, or its CPU if
+            it has none.
+        cross_device_ops: how values are reduced. None: `NcclAllReduce` between GPUs if NCCL is available, or else
             `ReductionToOneDevice`.
+
+    >>> strategy = MirroredStrategy(["/gpu:0", "/gpu:1"])
     """
 
     def __init__(self, devices: Sequence[Any] | None = None, cross_device_ops: CrossDeviceOps | None = None) -> None:
@@ -48,11 +53,13 @@ class MirroredStrategy(Strategy):
 
 
 class CentralStorageStrategy(Strategy):
-    """Synchronous training with a replica on each device; variables are on one device, and updated there with the mean of the gradients.
+    """Synchronous training with a replica on each device. All variables are on one device, which updates them with the mean gradient.
 
     Args:
-        compute_devices: the replicas' devices; None: all GPUs of this process, or else its CPU.
-        parameter_device: where variables are; None: the CPU, or the only GPU.
+        compute_devices: the replicas' devices. None: all GPUs of this process, or its CPU if it has none.
+        parameter_device: the device of the variables. None: the compute device if there is one, or else the CPU.
+
+    >>> strategy = CentralStorageStrategy(["/gpu:0", "/gpu:1"], parameter_device="/cpu:0")
     """
 
     def __init__(self, compute_devices: Sequence[Any] | None = None, parameter_device: Any = None) -> None:
@@ -71,13 +78,13 @@ class TPUStrategy(Strategy):
     """Not supported: Dovetail does not run on TPUs.
 
     Raises:
-        UnimplementedError: always; the message says what to use instead.
+        UnimplementedError: always. The message names the strategies to use.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise UnimplementedError.of(
             "TPUStrategy: Dovetail runs on CPUs and GPUs, not on TPUs. Use MirroredStrategy for the devices of one machine, or "
-            "MultiWorkerMirroredStrategy for those of several; the model under the strategy's scope stays as it is.",
+            "MultiWorkerMirroredStrategy for those of several. The model under the strategy's scope need not change.",
         )
 
 

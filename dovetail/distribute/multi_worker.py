@@ -1,11 +1,11 @@
-"""`MultiWorkerMirroredStrategy`: the same program in every worker process, synchronously.
+"""`MultiWorkerMirroredStrategy`: synchronous training with the same program in every worker process.
 
-Each worker builds a graph of its own, with its own copies of the variables, and runs it on its own server. Before gradients are
-applied they are reduced, first over the replicas of the worker, then over the workers by a collective op; so all workers apply
-the same update to the same values. The initial values are the same, because the first worker sends its own to the others.
+Each worker builds its own graph, with its own copies of the variables, and runs it on its own server. Gradients are reduced before they are
+applied, first over the replicas of the worker and then over the workers by a collective op. So all workers apply the same update to the
+same values. The initial values are the same, because the first worker broadcasts its own.
 
-The first collective blocks until all workers have started. If a worker fails or dies, the step of all workers fails with an error
-that names it. New sessions then resume from the last checkpoint.
+The first collective blocks until all workers have started. If a worker fails or dies, the step of all workers fails with an error that
+names it. New sessions then resume from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -28,42 +28,44 @@ from ..graph.tensors.indexed_slices import IndexedSlices
 from ..placer.cluster.spec import ClusterSpec
 from ..runtime.config import ConfigProto
 from .mirrored import accelerators
-from .reduction import ReduceOp, all_reduced, buckets, parted, reduction_of, scaled
+from .reduction import ReduceOp, all_reduce_buckets, buckets, collective_reduction, dense_columns, scaled
 from .resolvers import roles
 from .resolvers.cluster_resolver import ClusterResolver, TFConfigClusterResolver
 from .strategy import Strategy
 from .values import DistributedValues, PerReplica
 
-_MADE = "__collectives"  # the collection in which those of a graph are counted
+# The collection that counts the collectives of a graph.
+_COLLECTIVES = "__collectives"
 
 
 class CollectiveCommunication(enum.Enum):
     """How the workers of a `MultiWorkerMirroredStrategy` reduce their gradients."""
 
     AUTO = "AUTO"
-    """By NCCL between GPUs that have it; else by size: recursive doubling for small values, a ring for large ones."""
+    """NCCL between GPUs that have it. Otherwise, recursive doubling for small values and a ring for large ones."""
     RING = "RING"
-    """Around a ring."""
+    """A ring."""
     NCCL = "NCCL"
-    """By NCCL, between GPUs; an error where a worker does not have it."""
+    """NCCL between GPUs. A worker without it raises an error."""
 
 
 class MultiWorkerMirroredStrategy(Strategy):
-    """Synchronous training on all workers of a cluster; each replica has a copy of the variables, and all copies get the same updates.
+    """Synchronous training on all workers of a cluster. Each replica has a copy of the variables, and all copies get the same updates.
 
-    Run the same program in each worker; TF_CONFIG or the resolver defines its task. Create sessions with the target
-    `strategy.session_target`, the worker's server: the program's own `dt.train.Server` for the task, or one that is started on first use.
+    Run the same program in each worker. TF_CONFIG or the resolver defines its task. Create sessions with the target
+    `strategy.session_target`. This is the worker's server: the program's own `dt.train.Server` for the task, or one that is started on
+    first use.
 
     Args:
-        communication: how workers reduce gradients: a `CollectiveCommunication`.
-        cluster_resolver: the cluster and this task; None: from TF_CONFIG.
-        devices: devices of this worker's replicas, without a task: `["/gpu:0"]`; None: all its GPUs, or else its CPU.
+        communication: how workers reduce gradients, a `CollectiveCommunication`.
+        cluster_resolver: the cluster and this task. None: from TF_CONFIG.
+        devices: devices of this worker's replicas, without a task, such as `["/gpu:0"]`. None: all its GPUs, or its CPU if it has none.
         communication_options: TensorFlow 2's form of `communication`, an object with the attribute `implementation`.
-        server: the server of the task; None: the one of this process, or a new one.
+        server: the server of the task. None: the server of this process, or a new one.
 
     Raises:
-        ValueError: the cluster has parameter servers, or no such task. FailedPreconditionError: NCCL is requested, and a replica is
-            not on a GPU.
+        ValueError: the cluster has parameter servers, or no such task.
+        FailedPreconditionError: NCCL is requested, and a replica is not on a GPU.
 
     >>> strategy = MultiWorkerMirroredStrategy()
     >>> with strategy.scope():
@@ -86,12 +88,12 @@ class MultiWorkerMirroredStrategy(Strategy):
         self._spec = self._resolver.cluster_spec()
         local = list(accelerators() or ["/device:CPU:0"] if devices is None else devices)
         self._own: TaskServer | None = None
-        self._meets_on = "/device:CPU:0"
+        self._collective_device = "/device:CPU:0"
         if ":GPU:" in _text(local[0]).upper() and self._communication is not CollectiveCommunication.RING:
-            self._meets_on = f"/device:{_text(local[0]).partition('/device:')[2]}"
+            self._collective_device = f"/device:{_text(local[0]).partition('/device:')[2]}"
         elif self._communication is CollectiveCommunication.NCCL:
             raise FailedPreconditionError.of(
-                f"Workers reduce by NCCL only between GPUs, and this one's first replica is on {local[0]}: use "
+                f"NCCL reduces only between GPUs, but the first replica of this worker is on {local[0]}. Use "
                 "communication=CollectiveCommunication.AUTO or RING",
             )
         job, index = self._resolver.task_type, self._resolver.task_id
@@ -103,7 +105,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         index = int(index or 0)
         if "ps" in self._spec.jobs:
             raise ValueError(
-                "MultiWorkerMirroredStrategy has no parameter servers: use ParameterServerStrategy, or leave job 'ps' out"
+                "MultiWorkerMirroredStrategy has no parameter servers. Use ParameterServerStrategy, or omit the job 'ps'"
             )
         roles.check_role(self._spec, job, index)
         self._rank, self._is_chief = roles.id_in_cluster(self._spec, job, index), roles.is_chief(self._spec, job, index)
@@ -131,7 +133,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         return "" if self._own is None else str(self._own.server.target)
 
     def update_config_proto(self, config: Any) -> Any:
-        """A session's config with a filter for this task's devices: workers communicate only by collectives."""
+        """Returns a session's config with a filter for this task's devices, because workers communicate only by collectives."""
         if self._own is not None:
             config.device_filters = [self._task]
         return config
@@ -139,31 +141,34 @@ class MultiWorkerMirroredStrategy(Strategy):
     def _default_device(self) -> Any:
         return get_default_graph().device(self._task if self._own is not None else "")
 
-    # --- over the workers -------------------------------------------------------------------------------------------
+    # --- collectives between the workers ----------------------------------------------------------------------------
 
     def _local(self, op: ReduceOp) -> ReduceOp:
         return ReduceOp.SUM if len(self._workers) > 1 else op
 
     def _collective(self, build: Callable[[str], Any]) -> Any:
-        """What `build(instance)` makes, where this worker meets the others. All workers make theirs in the same order."""
+        """Returns `build(instance)`, built on the device of this worker's collectives.
+
+        All workers build their collectives in the same order, so they use the same instance names.
+        """
         graph = get_default_graph()
-        made = graph.get_collection_ref(_MADE)  # in its graph each worker counts alike
+        made = graph.get_collection_ref(_COLLECTIVES)
         made.append(self._task)
         instance = str(len(made))
-        with graph.colocate_with(None, ignore_existing=True), graph.device(f"{self._task}{self._meets_on}"):
+        with graph.colocate_with(None, ignore_existing=True), graph.device(f"{self._task}{self._collective_device}"):
             return build(instance)
 
     @property
     def _members(self) -> list[str]:
-        return [f"{w}{self._meets_on}" for w in self._workers]
+        return [f"{w}{self._collective_device}" for w in self._workers]
 
     def _all_reduced(self, tensors: Sequence[Tensor], op: ReduceOp) -> list[Tensor]:
-        """Each tensor's sum, or mean over all replicas; those of one type travel together, up to some size."""
+        """Returns each tensor's sum or mean over all replicas. Tensors of one type are reduced in buckets."""
         way = self._communication.value.lower()
         members, count = self._members, self.num_replicas_in_sync
         done: dict[Tensor, Tensor] = {}
         for bucket in buckets(list(dict.fromkeys(tensors))):
-            reduction = reduction_of(op, bucket[0].dtype, members) if count == len(members) else "sum"
+            reduction = collective_reduction(op, bucket[0].dtype, members) if count == len(members) else "sum"
             build = functools.partial(collectives.all_reduce, bucket, members, self._rank, reduction, way)
             found = self._collective(build)
             if op is ReduceOp.MEAN and reduction == "sum":
@@ -186,19 +191,19 @@ class MultiWorkerMirroredStrategy(Strategy):
         return out
 
     def _mean_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """As `Strategy._mean_gradients`. Several replicas in this process are separate members, so nothing is reduced locally before."""
-        if not self._each_meets():
+        """Implements `Strategy._mean_gradients`. If each replica is a member of the collectives, nothing is reduced locally before."""
+        if not self._replicas_are_members():
             return super()._mean_gradients(gradients, variables)
         count, graph = len(self._devices), get_default_graph()
         rows = [g.values if isinstance(g, DistributedValues) else (g,) * count for g in gradients]
-        dense, columns = parted(rows, count)
+        dense, columns = dense_columns(rows, count)
         rest = [i for i in range(len(rows)) if i not in set(dense)]
         others = super()._mean_gradients([gradients[i] for i in rest], [variables[i] for i in rest])
         found = dict(zip(rest, others, strict=True))
         members = self._replica_names()
-        way, made = self._communication.value.lower(), graph.get_collection_ref(_MADE)
+        way, made = self._communication.value.lower(), graph.get_collection_ref(_COLLECTIVES)
         with graph.name_scope("reduce"):
-            means = all_reduced(columns, self._devices, members, self._rank * count, way, made, ReduceOp.MEAN)
+            means = all_reduce_buckets(columns, self._devices, members, self._rank * count, way, made, ReduceOp.MEAN)
             found.update(zip(dense, map(PerReplica, means), strict=True))
         return [found[i] for i in range(len(rows))]
 
@@ -206,8 +211,8 @@ class MultiWorkerMirroredStrategy(Strategy):
         local = [d.partition("/device:")[2] for d in self._devices]
         return [f"{w}/device:{d}" for w in self._workers for d in local] or self._devices
 
-    def _each_meets(self) -> bool:
-        """Whether each replica takes part in collectives for itself: always but where GPUs would have to go by the host's memory."""
+    def _replicas_are_members(self) -> bool:
+        """Whether each replica is a member of the collectives. This is not the case for GPUs that would communicate through host memory."""
         if len(self._devices) == 1 or len(self._workers) <= 1:
             return False
         if all(":CPU:" in d for d in self._devices):
@@ -235,7 +240,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         found: Tensor = self._collective(lambda i: collectives.all_gather(value, self._members, self._rank, i))
         return found
 
-    def _initial_across(self, value: Any, name: str) -> Any:
+    def _broadcast_initial_value(self, value: Any, name: str) -> Any:
         if len(self._workers) <= 1:
             return value
 
@@ -248,7 +253,7 @@ class MultiWorkerMirroredStrategy(Strategy):
 
         return initial
 
-    def _first_across(self, value: Any) -> Any:
+    def _broadcast_first(self, value: Any) -> Any:
         if len(self._workers) <= 1:
             return value
         own = convert(value)
@@ -262,7 +267,7 @@ class MultiWorkerMirroredStrategy(Strategy):
 
 
 class CollectiveAllReduceStrategy(MultiWorkerMirroredStrategy):
-    """The older name of `MultiWorkerMirroredStrategy`."""
+    """An older name of `MultiWorkerMirroredStrategy`."""
 
 
 def _text(device: Any) -> str:
@@ -270,10 +275,10 @@ def _text(device: Any) -> str:
 
 
 class TaskServer:
-    """The server of a strategy's task: the program's own, or one that is started on first use.
+    """The server of a strategy's task: the program's own server, or one that is started on first use.
 
-    A program may therefore create its `tf.train.Server` before or after the strategy. A new one has as many CPU devices as the replicas'
-    devices need.
+    So a program may create its `dt.train.Server` before or after the strategy. A server that is started here has enough CPU devices for the
+    replicas.
     """
 
     def __init__(self, spec: ClusterSpec, job: str, index: int, devices: Sequence[str], given: Any = None) -> None:
@@ -290,11 +295,12 @@ class TaskServer:
         return self._found
 
 
-_started: dict[str, Any] = {}  # those that have no other owner, by address
+# Servers that were started here, by address. This keeps them alive.
+_started: dict[str, Any] = {}
 
 
 def server_of(spec: ClusterSpec, job: str, index: int, cpus: int = 1) -> Any:
-    """The server of a task in this process: the one that is running, or a new one with so many CPU devices."""
+    """Returns the server of a task in this process. If none is running, starts one with `cpus` CPU devices."""
     from ..runtime.server.server import Server  # loads ZeroMQ
     from ..runtime.worker.worker import servers  # loads the compiler
 

@@ -1,7 +1,7 @@
 """`ParameterServerStrategy`: asynchronous training with variables on parameter servers.
 
-Every worker builds its own graph. Variables have the same names in all graphs and are on the `ps` job, so they are the same variables.
-A worker's replicas (its devices) are synchronous with each other, but not with other workers: each worker applies its gradients to the
+Every worker builds its own graph. Variables have the same names in all graphs and are on the job `ps`, so they are the same variables. The
+replicas of a worker (its devices) are synchronous with each other, but not with other workers. Each worker applies its gradients to the
 current values of the variables.
 """
 
@@ -24,23 +24,24 @@ from .strategy import Strategy
 
 
 class ParameterServerStrategy(Strategy):
-    """Asynchronous training: variables are on the tasks of job `ps`, round-robin, and computation is on this worker.
+    """Asynchronous training. Variables are on the tasks of job `ps`, and computation is on this worker.
 
-    Tasks of job `ps` run `strategy.server.join()`, or any server. Device blocks in the scope apply to ops, merged with the worker's device,
-    and not to variables. Without a cluster, all is on the CPU of this process.
+    Tasks of job `ps` run `strategy.server.join()`, or any server. Device blocks in the scope apply to ops and not to variables; they are
+    merged with the worker's device. Without a cluster, everything is on the CPU of this process. If the resolver has no task, this process
+    is a client: see `ClusterCoordinator`.
 
     Args:
-        cluster_resolver: the cluster and this task; None: from TF_CONFIG.
+        cluster_resolver: the cluster and this task. None: from TF_CONFIG.
         variable_partitioner: function of shape and dtype that partitions the variables of `get_variable`, except scalars, over the
-            servers, such as `experimental.partitioners.MinSizePartitioner()`; None: variables are not partitioned.
-        devices: devices of this worker's replicas, without a task: `["/gpu:0"]`; None: all its GPUs, or else its CPU.
-        ps_strategy: function that chooses the server of a variable; None: round-robin.
-        server: the server of the task; None: the one of this process, or a new one.
-
-    If the resolver has no task, this process is a client: see `ClusterCoordinator`.
+            servers, such as `experimental.partitioners.MinSizePartitioner()`. None: variables are not partitioned.
+        devices: devices of this worker's replicas, without a task, such as `["/gpu:0"]`. None: all its GPUs, or its CPU if it has none.
+        ps_strategy: function that chooses the server of a variable. None: round-robin.
+        server: the server of the task. None: the server of this process, or a new one.
 
     Raises:
-        ValueError: the cluster has no parameter server or no such task, or the partitioner is no function.
+        ValueError: the cluster has no parameter server or no such task, or the partitioner is not a function.
+
+    >>> strategy = ParameterServerStrategy(SimpleClusterResolver(ClusterSpec({"ps": ["a:2222"], "worker": ["b:2222"]})))
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class ParameterServerStrategy(Strategy):
         job, index = self._resolver.task_type, self._resolver.task_id
         self._own: TaskServer | None = None
         self._task = ""
-        self._coordinator: Any = None  # the last `ClusterCoordinator` that was made for it
+        self._coordinator: Any = None  # the last `ClusterCoordinator` of this strategy
         if not self._spec or job == roles.EVALUATOR:
             super().__init__(local)
             self._is_chief = True
@@ -68,10 +69,10 @@ class ParameterServerStrategy(Strategy):
             return
         if "ps" not in self._spec.jobs:
             raise ValueError(
-                "ParameterServerStrategy needs a job 'ps' in its cluster: MultiWorkerMirroredStrategy needs none"
+                "ParameterServerStrategy needs a job 'ps' in its cluster. MultiWorkerMirroredStrategy does not"
             )
         if job is None:
-            # A client that belongs to no task, such as one with a ClusterCoordinator: it says where to compute.
+            # A client without a task, such as one with a ClusterCoordinator, sets the device of the computation itself.
             super().__init__(local if devices is not None else [""])
             self._is_chief = True
             self._variables_go = replica_device_setter(
@@ -90,7 +91,7 @@ class ParameterServerStrategy(Strategy):
 
     @property
     def server(self) -> Any:
-        """This task's server: the program's own, or one that is started on first use; None without a task."""
+        """This task's server: the program's own server, or one that is started on first use. None without a task."""
         return None if self._own is None else self._own.server
 
     @property
@@ -100,13 +101,13 @@ class ParameterServerStrategy(Strategy):
 
     @property
     def session_target(self) -> str:
-        """The target of this worker's server; for a client without a task, of the first parameter server."""
+        """The target of this worker's server. For a client without a task, the target of the first parameter server."""
         if self._own is None and "ps" in self._spec.jobs and self._resolver.task_type is None:
             return f"zmq://{self._spec.task_address('ps', self._spec.task_indices('ps')[0])}"
         return "" if self._own is None else str(self._own.server.target)
 
     def update_config_proto(self, config: Any) -> Any:
-        """A session's config with a filter for this worker and the parameter servers, so that it does not depend on other workers."""
+        """Returns a session's config with a filter for this worker and the parameter servers, so that it needs no other workers."""
         if self._own is not None:
             config.device_filters = [self._task, "/job:ps"]
         return config
@@ -124,10 +125,10 @@ class ParameterServerStrategy(Strategy):
         return (self._variables_go,)
 
     def _on_read_devices(self) -> Sequence[Any]:
-        # A client's replicas run on whichever worker is free: what they add to is on the parameter servers, the same for all workers.
+        # A client's replicas run on any free worker, so these variables are on the parameter servers.
         is_client = bool(self._spec) and self._resolver.task_type is None
-        return [self._variables_go if is_client and not _names_task(d) else d for d in self._devices]
+        return [self._variables_go if is_client and not _requests_task(d) else d for d in self._devices]
 
 
-def _names_task(device: str) -> bool:
+def _requests_task(device: str) -> bool:
     return DeviceSpec.from_string(device).task is not None

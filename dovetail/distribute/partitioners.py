@@ -1,4 +1,7 @@
-"""Partitioners for `ParameterServerStrategy(variable_partitioner=...)`, under TensorFlow 2's names: they partition along the first axis."""
+"""Partitioners for `ParameterServerStrategy(variable_partitioner=...)`, under TensorFlow 2's names.
+
+By default they partition along the first axis.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ class Partitioner:
 
 
 class FixedShardsPartitioner(Partitioner):
-    """A fixed number of parts, at most the length of the axis.
+    """Partitions into a fixed number of parts, at most the length of the axis.
+
+    Args:
+        num_shards: the number of parts.
 
     >>> FixedShardsPartitioner(2)([10, 3], dt.float32)
     [2, 1]
@@ -34,7 +40,12 @@ class FixedShardsPartitioner(Partitioner):
 
 
 class MinSizePartitioner(Partitioner):
-    """As many parts as allowed, each of at least a minimum size in bytes.
+    """Partitions into as many parts as possible, each of at least a minimum size.
+
+    Args:
+        min_shard_bytes: minimum size of a part in bytes.
+        max_shards: maximum number of parts.
+        bytes_per_string: assumed size of a string in bytes.
 
     >>> MinSizePartitioner(min_shard_bytes=4, max_shards=2)([6, 1], dt.float32)
     [2, 1]
@@ -49,7 +60,12 @@ class MinSizePartitioner(Partitioner):
 
 
 class MaxSizePartitioner(Partitioner):
-    """As few parts as possible, each of at most a maximum size in bytes.
+    """Partitions into as few parts as possible, each of at most a maximum size.
+
+    Args:
+        max_shard_bytes: maximum size of a part in bytes.
+        max_shards: maximum number of parts; None: no limit.
+        bytes_per_string: assumed size of a string in bytes.
 
     >>> MaxSizePartitioner(max_shard_bytes=4)([6, 1], dt.float32)
     [6, 1]

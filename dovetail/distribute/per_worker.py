@@ -1,4 +1,4 @@
-"""What each worker of a `ClusterCoordinator` has of its own: values, data sets and their iterators."""
+"""Values, data sets and iterators that each worker of a `ClusterCoordinator` has."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class PerWorkerIterator(PerWorkerValues):
     """An iterator per worker: `next(iterator)` in a scheduled function returns the next element on the worker that runs it."""
 
     def __next__(self) -> Any:
-        """TypeError: outside a scheduled function there is no element."""
-        raise TypeError("Take elements in a function that is scheduled: coordinator.schedule(step, args=(iterator,))")
+        """Raises TypeError: there are no elements outside a scheduled function."""
+        raise TypeError("Take elements in a scheduled function: coordinator.schedule(step, args=(iterator,))")
 
     def __iter__(self) -> Iterator[Any]:
-        """Itself."""
+        """Returns the iterator itself."""
         return self
 
 
@@ -37,24 +37,25 @@ class PerWorkerDataset:
         self._datasets, self._make = list(datasets), make
 
     def __iter__(self) -> PerWorkerIterator:
-        """A new iterator on each worker. It starts when the worker is first used, and restarts when the worker comes back."""
+        """Returns a new iterator on each worker. It starts when the worker is first used, and again after the worker has restarted."""
         return self._make(self)
 
 
 def checked_dataset(found: Any, task: str) -> Any:
-    """The data set that a function returned for a worker.
+    """Checks and returns the data set that a function returned for a worker.
 
     Raises:
-        TypeError: it is no data set. InvalidArgumentError: it cannot run in the worker's process.
+        TypeError: it is not a data set.
+        InvalidArgumentError: it cannot run in the worker's process.
     """
     inner = found._dataset if isinstance(found, DistributedDataset) else found
     if not isinstance(inner, Dataset):
-        raise TypeError(f"create_per_worker_dataset needs a data set, or a function that gives one, not {found!r}")
+        raise TypeError(f"create_per_worker_dataset needs a data set, or a function that returns one, not {found!r}")
     try:
         encode(inner)
     except NotSerializableError as e:
         raise InvalidArgumentError.of(
-            f"The data set cannot run on {task}: it has {e}, which stays in this process. Make it of files, arrays and graph ops; or "
-            "keep it here, and hand its elements to the scheduled function as arguments, as arrays",
+            f"The data set cannot run on {task}: it has {e}, which cannot leave this process. Build it from files, arrays and graph ops, "
+            "or iterate over it here and pass its elements to the scheduled function as arrays",
         ) from None
     return found

@@ -1,4 +1,4 @@
-"""Reduction of the replicas' values: which function, on which device."""
+"""Reduction of the replicas' values: the algorithms, and the devices of the results."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from ..graph.ops.state.collectives import are_gpus
 from ..graph.tensors.indexed_slices import IndexedSlices
 from .values import DistributedValues, DistributedVariable, PerReplica
 
-BUCKET_BYTES = 4 << 20  # gradients travel together up to here: large enough for the ring, small enough to begin early
-_MADE = "__replica_collectives"  # the collection in which those of a graph are counted
+# Maximum size of a bucket of gradients. It is large enough for a ring, and small enough to start early in the backward pass.
+BUCKET_BYTES = 4 << 20
+# The collection that counts the collectives between replicas of a graph.
+_REPLICA_COLLECTIVES = "__replica_collectives"
 
 
 class ReduceOp(enum.Enum):
@@ -42,15 +44,20 @@ class ReduceOp(enum.Enum):
 
 
 class CrossDeviceOps:
-    """Base of the ways in which a strategy reduces values of several devices. Subclasses override `to_one`."""
+    """Base of the algorithms by which a strategy reduces values of several devices. Subclasses override `to_one`."""
 
     def reduce(self, reduce_op: Any, per_replica_value: Any, destinations: Any, options: Any = None) -> Any:
-        """Reduce `per_replica_value` over its replicas. The result is on the device of `destinations`: a variable, a tensor, or a device.
+        """Reduce a value over its replicas.
 
-        If there are several devices, as for mirrored variables, the result is a `PerReplica` with a value on each device.
+        Args:
+            reduce_op: `ReduceOp.SUM` or `MEAN`, or its name.
+            per_replica_value: a `PerReplica`, or one value.
+            destinations: a variable, a tensor or a device, whose device receives the result. If there are several devices, as for mirrored
+                variables, the result is a `PerReplica` with a value on each device.
+            options: accepted without effect.
         """
         values = per_replica_value.values if isinstance(per_replica_value, DistributedValues) else (per_replica_value,)
-        return on_each(self.to_one(values, device_of(destinations) or "", ReduceOp.of(reduce_op)), destinations)
+        return copy_to_each(self.to_one(values, device_of(destinations) or "", ReduceOp.of(reduce_op)), destinations)
 
     def batch_reduce(
         self, reduce_op: Any, value_destination_pairs: Sequence[tuple[Any, Any]], options: Any = None
@@ -59,7 +66,7 @@ class CrossDeviceOps:
         return [self.reduce(reduce_op, value, destination) for value, destination in value_destination_pairs]
 
     def broadcast(self, tensor: Any, destinations: Any) -> Any:
-        """The value itself, which can be used on every device: it is sent where it is used."""
+        """Returns the value itself: it is sent to each device that uses it."""
         return tensor
 
     # --- for strategies ---------------------------------------------------------------------------------------------
@@ -71,7 +78,17 @@ class CrossDeviceOps:
     def to_all(
         self, rows: Sequence[Sequence[Any]], places: Sequence[str], devices: Sequence[str], op: ReduceOp
     ) -> list[Any]:
-        """For each row, values of replicas on `devices`: their reduced value for all, one on its device, or a `PerReplica`."""
+        """Reduces several rows of values, for all replicas.
+
+        Args:
+            rows: rows of values, one value per replica.
+            places: the destination device of each row.
+            devices: the replicas' devices.
+            op: the reduction.
+
+        Returns:
+            For each row, one value on its destination device, or a `PerReplica`.
+        """
         out = []
         for values, place in zip(rows, places, strict=True):
             with get_default_graph().name_scope("reduce"):
@@ -92,13 +109,13 @@ class ReductionToOneDevice(CrossDeviceOps):
         self.accumulation_fn = accumulation_fn
 
     def to_one(self, values: Sequence[Any], device: str, op: ReduceOp) -> Any:
-        """As `CrossDeviceOps.to_one`."""
+        """Implements `CrossDeviceOps.to_one`."""
         if len(values) == 1:
             return values[0]
         graph = get_default_graph()
         with graph.colocate_with(None, ignore_existing=True), graph.device(self.reduce_to_device or device):
             if any(isinstance(v, IndexedSlices) for v in values):
-                return joined_slices(values, op, len(values))
+                return concat_slices(values, op, len(values))
 
             tensors = [convert(v) for v in values]
             total = (self.accumulation_fn or add_n)(tensors)
@@ -106,10 +123,13 @@ class ReductionToOneDevice(CrossDeviceOps):
 
 
 class HierarchicalCopyAllReduce(ReductionToOneDevice):
-    """TensorFlow's reduction over two levels of GPUs. Here it uses one level: reduce on one device, and copy the result to the others.
+    """TensorFlow's reduction over two levels of GPUs. Here it reduces on one device, and copies the result to the others.
+
+    Args:
+        num_packs: accepted without effect.
 
     Raises:
-        ValueError: `num_packs` is negative. Otherwise it has no effect.
+        ValueError: `num_packs` is negative.
     """
 
     def __init__(self, num_packs: int = 1) -> None:
@@ -120,10 +140,10 @@ class HierarchicalCopyAllReduce(ReductionToOneDevice):
 class NcclAllReduce(ReductionToOneDevice):
     """All-reduce with NCCL between the GPUs of the replicas.
 
-    There is one collective for each bucket of gradients. It starts as soon as the bucket's gradients are computed, during the backward
-    pass, and each GPU applies the result to its copies. GPUs without NCCL reduce through host memory.
+    There is one collective per bucket of gradients. It starts during the backward pass, as soon as the bucket's gradients are computed.
+    Each GPU applies the result to its copies. GPUs without NCCL reduce through host memory.
 
-    Values with a single destination, `IndexedSlices`, and values of replicas that do not have a GPU each, are reduced as in
+    Values with a single destination, `IndexedSlices`, and values of replicas that are not all on GPUs are reduced as in
     `ReductionToOneDevice`.
 
     Args:
@@ -142,19 +162,19 @@ class NcclAllReduce(ReductionToOneDevice):
     def to_all(
         self, rows: Sequence[Sequence[Any]], places: Sequence[str], devices: Sequence[str], op: ReduceOp
     ) -> list[Any]:
-        """As `CrossDeviceOps.to_all`."""
+        """Implements `CrossDeviceOps.to_all`."""
         if len(devices) == 1 or not are_gpus(devices):
             return super().to_all(rows, places, devices, op)
-        dense, columns = parted(rows, len(devices))
-        made = get_default_graph().get_collection_ref(_MADE)
+        dense, columns = dense_columns(rows, len(devices))
+        made = get_default_graph().get_collection_ref(_REPLICA_COLLECTIVES)
         with get_default_graph().name_scope("reduce"):
-            found = dict(zip(dense, all_reduced(columns, devices, devices, 0, "auto", made, op), strict=True))
+            found = dict(zip(dense, all_reduce_buckets(columns, devices, devices, 0, "auto", made, op), strict=True))
             return [
                 PerReplica(found[i]) if i in found else self.to_one(rows[i], places[i], op) for i in range(len(rows))
             ]
 
 
-def all_reduced(
+def all_reduce_buckets(
     columns: Sequence[Sequence[Tensor]],
     devices: Sequence[str],
     members: Sequence[str],
@@ -163,12 +183,16 @@ def all_reduced(
     made: list[Any],
     op: ReduceOp,
 ) -> list[Sequence[Tensor]]:
-    """The sums, or means, over all members of what replicas on `devices` bring, each replica's own: for each row, one per replica.
+    """All-reduces the replicas' tensors in buckets. Returns, for each tensor, the result of each replica of this process.
 
     Args:
-        columns: the tensors of each replica, in the same order.
-        members: devices of all replicas; those here have the ranks from `first` on. way: how they reduce.
-        made: what counts the collectives of the graph, alike in all processes.
+        columns: the tensors of each replica of this process, in the same order.
+        devices: the devices of these replicas.
+        members: the devices of all replicas, in all processes.
+        first: the rank of this process's first replica.
+        way: the algorithm: "auto", "ring" or "nccl".
+        made: the collection that counts the collectives of the graph. It has the same length in all processes.
+        op: the reduction.
     """
     graph = get_default_graph()
     out: list[dict[int, Tensor]] = [{} for _ in devices]
@@ -176,7 +200,7 @@ def all_reduced(
     for p, t in enumerate(columns[0]):
         places.setdefault(t, []).append(p)
     for bucket in buckets(columns[0]):
-        reduction = reduction_of(op, bucket[0].dtype, members)
+        reduction = collective_reduction(op, bucket[0].dtype, members)
         made.append(devices[0])
         chosen = [places[t].pop() for t in bucket]
         for rank, device in enumerate(devices):
@@ -189,17 +213,18 @@ def all_reduced(
     return [tuple(found[p] for found in out) for p in range(len(columns[0]))]
 
 
-def reduction_of(op: ReduceOp, dtype: DType, members: Sequence[str]) -> str:
-    """How a collective reduces: it gives means itself, which costs less than dividing afterwards, but of whole numbers and on GPUs.
+def collective_reduction(op: ReduceOp, dtype: DType, members: Sequence[str]) -> str:
+    """Returns the reduction of a collective: "mean" or "sum".
 
-    There the sums are divided by a kernel, which does something else with them besides.
+    A collective that computes the mean costs less than a division afterwards. Integers are divided with rounding, and on GPUs the division
+    is fused with the kernel that uses the sum, so there the collective computes the sum.
     """
     is_mean = op is ReduceOp.MEAN and (dtype.is_floating or dtype.is_complex) and not are_gpus(members)
     return "mean" if is_mean else "sum"
 
 
-def parted(rows: Sequence[Sequence[Any]], count: int) -> tuple[list[int], list[list[Tensor]]]:
-    """The rows that have a tensor from each of `count` replicas, and for each replica its tensors of those rows."""
+def dense_columns(rows: Sequence[Sequence[Any]], count: int) -> tuple[list[int], list[list[Tensor]]]:
+    """Returns the indices of the rows that have a tensor of each of `count` replicas, and each replica's tensors of these rows."""
     dense = [
         i for i, row in enumerate(rows) if len(row) == count and not any(isinstance(v, IndexedSlices) for v in row)
     ]
@@ -207,7 +232,10 @@ def parted(rows: Sequence[Sequence[Any]], count: int) -> tuple[list[int], list[l
 
 
 def buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """The tensors in groups of one type and at most `BUCKET_BYTES`, the last first: that gradient is known first."""
+    """Groups tensors into buckets of one type and at most `BUCKET_BYTES`.
+
+    The last tensor comes first, because the backward pass computes its gradient first.
+    """
     out: list[list[Tensor]] = []
     open_: dict[Any, tuple[list[Tensor], float]] = {}
     for t in reversed(tensors):
@@ -222,15 +250,15 @@ def buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
 
 
 def device_of(destination: Any) -> str | None:
-    """The device of a variable, a tensor, or a device; None: of no device."""
+    """Returns the device of a variable or tensor, or a given device; None: there is none."""
     if destination is None or isinstance(destination, str):
         return destination
     first = destination.values[0] if isinstance(destination, (DistributedValues, DistributedVariable)) else destination
     return getattr(first, "device", None) or None
 
 
-def on_each(value: Any, destinations: Any) -> Any:
-    """A value as it is for one destination; a `PerReplica` with the value on each device where destinations are several."""
+def copy_to_each(value: Any, destinations: Any) -> Any:
+    """Returns a `PerReplica` with a copy of the value on each destination. For a single destination, returns the value itself."""
     places = destinations.values if isinstance(destinations, (DistributedValues, DistributedVariable)) else ()
     if len(places) < 2:
         return value
@@ -248,7 +276,7 @@ def _packs(num_packs: int) -> int:
 
 
 def scaled(total: Tensor, count: int) -> Tensor:
-    """A sum of `count` values, divided by it: rounded down for whole numbers."""
+    """Divides a sum of `count` values by `count`. Integers are rounded down."""
     if not (total.dtype.is_floating or total.dtype.is_complex):
         return floordiv(total, count)
     if count & (count - 1) == 0:
@@ -256,10 +284,12 @@ def scaled(total: Tensor, count: int) -> Tensor:
     return truediv(total, convert(float(count), total.dtype.base))
 
 
-def joined_slices(values: Sequence[Any], op: ReduceOp, count: int) -> IndexedSlices:
-    """The sum (or mean over `count`) of `IndexedSlices`: all their rows, one after another."""
+def concat_slices(values: Sequence[Any], op: ReduceOp, count: int) -> IndexedSlices:
+    """Returns the sum, or the mean over `count`, of `IndexedSlices`: the concatenation of their rows."""
     if not all(isinstance(v, IndexedSlices) for v in values):
-        raise TypeError("Replicas gave IndexedSlices and tensors for one value; pass one kind from all of them")
+        raise TypeError(
+            "Some replicas pass IndexedSlices and others tensors for one value. All must pass the same kind"
+        )
     rows = concat([v.values for v in values], 0)
     if op is ReduceOp.MEAN:
         rows = scaled(rows, count)

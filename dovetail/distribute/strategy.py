@@ -1,9 +1,9 @@
-"""The base of distribution strategies: one model, built once, trained by several replicas.
+"""The base of distribution strategies, which train one model with several replicas.
 
-A strategy defines three things: on which devices the replicas of this process compute (`_devices`), where the copies of a
-variable are (`_variable_devices`), and how values of the replicas are reduced (`_reduce_here`, and `_reduce_across` where other
-processes take part). The rest is the same for all: `scope` intercepts the creation of variables, `run` builds the replicas
-(`replica.py`), and an optimizer that applies gradients in a replica calls `apply_gradients` below.
+A strategy defines the devices of the replicas of this process (`_devices`), the devices of a variable's copies (`_variable_devices`), and
+how values are reduced over the replicas of this process (`_cross_device_ops`) and over other processes (`_reduce_across`). The base class
+does the rest: `scope` intercepts the creation of variables, `run` runs the replicas (`replica.py`), and an optimizer in a replica calls
+`apply_gradients` below.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from ..graph.ops.math.reduce import reduce_sum
 from ..graph.variables.variable import VariableAggregation, VariableSynchronization, variable_creator_scope
 from .context import (
     contexts,
-    entered,
     get_replica_context,
     get_strategy as current_strategy,
     register_default,
+    strategy_context,
 )
 from .extended import Extended
 from .input import DistributedDataset, InputContext
 from .reduction import CrossDeviceOps, ReduceOp, ReductionToOneDevice
 from .replica import ReplicaContext, run_replicas
-from .values import DistributedValues, DistributedVariable, PerReplica, compared, component, select
+from .values import DistributedValues, DistributedVariable, PerReplica, component, select, with_copy_check
 
 
 class Strategy:
@@ -46,6 +46,7 @@ class Strategy:
         cross_device_ops: how values of several devices are reduced; None: `ReductionToOneDevice`.
 
     Raises:
+        ValueError: there are no devices.
         AssertionError: a device is named twice.
 
     >>> strategy = MirroredStrategy(["/cpu:0", "/cpu:1"])
@@ -58,14 +59,13 @@ class Strategy:
     def __init__(self, devices: Sequence[Any] = ("",), cross_device_ops: CrossDeviceOps | None = None) -> None:
         names = tuple(canonical_name(d if isinstance(d, str) else d.to_string()) for d in devices)
         if not names:
-            raise ValueError("Got an empty `devices` list: a strategy needs a device to compute on")
+            raise ValueError("Got an empty `devices` list. A strategy needs at least one device")
         assert len(set(names)) == len(names), f"Duplicates in devices: {', '.join(names)}"
         self._devices = names
         self._cross_device_ops = cross_device_ops or ReductionToOneDevice()
         self._first_replica = 0
-        self._input_pipeline: tuple[int, int] | None = (
-            None  # while a coordinator makes input: how many there are, and which this is
-        )
+        # (number of input pipelines, number of this one) while a coordinator builds an input pipeline.
+        self._input_pipeline: tuple[int, int] | None = None
         self._only_replica = ReplicaContext(self, 0, None)
         self.extended = Extended(self)
 
@@ -77,31 +77,31 @@ class Strategy:
         return len(self._devices)
 
     def _variable_devices(self) -> Sequence[Any]:
-        """Where the copies of a new variable go: a device (or device function) each. One: all replicas share it."""
+        """Returns the devices, or device functions, of a new variable's copies. If there is one, all replicas share the variable."""
         return self._devices
 
     def _on_read_devices(self) -> Sequence[Any]:
-        """Where the copies of an ON_READ variable go: a device (or device function) for each replica."""
+        """Returns the devices, or device functions, of an ON_READ variable's copies, one per replica."""
         return self._devices
 
     def _reduce_across(self, op: ReduceOp, values: Sequence[Any]) -> list[Any]:
-        """The values, each reduced over the other processes with synchronous replicas. The base class has none."""
+        """Reduces each value over all processes with synchronous replicas. The base class has only this process."""
         return list(values)
 
-    def _first_across(self, value: Any) -> Any:
-        """The value of the first process."""
+    def _broadcast_first(self, value: Any) -> Any:
+        """Returns the value of the first process."""
         return value
 
     def _gather_across(self, value: Tensor, axis: int) -> Tensor:
-        """The values of all processes, joined."""
+        """Returns the values of all processes, concatenated along an axis."""
         return value
 
-    def _initial_across(self, value: Any, name: str) -> Any:
-        """The initial value that all processes start with."""
+    def _broadcast_initial_value(self, value: Any, name: str) -> Any:
+        """Returns the initial value of the first process."""
         return value
 
     def _replica_names(self) -> Sequence[str]:
-        """The devices of all replicas that go in step, those of other processes included."""
+        """Returns the devices of all synchronous replicas, including those of other processes."""
         return self._devices
 
     @property
@@ -111,18 +111,18 @@ class Strategy:
 
     @property
     def session_target(self) -> str:
-        """The target for sessions that run the strategy's graphs; '': this process."""
+        """The target of sessions that run the strategy's graphs. '': this process."""
         return ""
 
     def update_config_proto(self, config: Any) -> Any:
-        """A copy of a session's config with the options that this strategy needs."""
+        """Returns a session's config with the options that this strategy needs."""
         return config
 
     # --- scopes -----------------------------------------------------------------------------------------------------
 
     @contextmanager
     def scope(self) -> Iterator[Strategy]:
-        """A context in which this strategy is current, and creates the variables of the default graph.
+        """A block in which this strategy is current and creates the variables of the default graph.
 
         Raises:
             RuntimeError: the scope of another strategy is open.
@@ -133,15 +133,20 @@ class Strategy:
                     f"Mixing different tf.distribute.Strategy objects: {other!r} is not the same as {self!r}"
                 )
         if self._is_open():
-            with entered(self, None):
+            with strategy_context(self, None):
                 yield self
             return
         graph = get_default_graph()
-        with graph.as_default(), variable_creator_scope(self._make), self._default_device(), entered(self, None):
+        with (
+            graph.as_default(),
+            variable_creator_scope(self._make),
+            self._default_device(),
+            strategy_context(self, None),
+        ):
             yield self
 
     def _is_open(self) -> bool:
-        """Whether the program is in this strategy's scope, and in the graph for which it was opened."""
+        """Whether the program is in this strategy's scope, and in the graph for which the scope was opened."""
         return bool(contexts()) and self._make in get_default_graph().scopes.creators
 
     def _default_device(self) -> Any:
@@ -156,10 +161,16 @@ class Strategy:
         kwargs: Mapping[str, Any] | None = None,
         options: Any = None,
     ) -> Any:
-        """Build `fn(*args, **kwargs)` once per replica, on the replica's device, and return all results.
+        """Call `fn(*args, **kwargs)` once per replica, on the replica's device, and return all results.
 
-        Each replica gets its own value of a `PerReplica` argument, and results that differ are returned as `PerReplica`. All replicas must
-        make the same merge calls: see `ReplicaContext.merge_call`.
+        Args:
+            fn: the function. All replicas must make the same merge calls: see `ReplicaContext.merge_call`.
+            args: its arguments. Of a `PerReplica`, each replica gets its own value.
+            kwargs: its keyword arguments, in the same way.
+            options: accepted without effect.
+
+        Returns:
+            The result of `fn`. Values that differ between replicas become `PerReplica`.
 
         Raises:
             RuntimeError: it is called inside a replica, or the replicas make different merge calls.
@@ -173,15 +184,15 @@ class Strategy:
             return run_replicas(self, fn, tuple(args), dict(kwargs or {}))
 
     experimental_run_v2 = run
-    """As `run` (an older spelling)."""
+    """An older name of `run`."""
 
     def experimental_run(self, fn: Callable[..., Any], input_iterator: Any = None) -> Any:
-        """Like `run`, with the next element of an iterator as the argument of `fn`, if there is an iterator (an older name)."""
+        """An older form of `run`. If there is an iterator, its next element is the argument of `fn`."""
         with nullcontext() if self._is_open() else self.scope():
             return self.run(fn, () if input_iterator is None else (input_iterator.get_next(),))
 
     def call_for_each_replica(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Like `run`, with `args` and `kwargs` by name, or the arguments themselves (TensorFlow 1's name)."""
+        """TensorFlow 1's name of `run`. It accepts `args` and `kwargs` by name, or the arguments of `fn` themselves."""
         if not args and set(kwargs) <= {"args", "kwargs"}:
             return self.run(fn, kwargs.get("args", ()), kwargs.get("kwargs"))
         return self.run(fn, args, kwargs)
@@ -189,15 +200,15 @@ class Strategy:
     # --- values of several replicas ---------------------------------------------------------------------------------
 
     def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
-        """Reduce a `PerReplica`, or each in a structure of them, over all replicas to one value.
+        """Reduce a `PerReplica`, or each one in a structure, over all replicas to one value.
 
         Args:
             reduce_op: `ReduceOp.SUM` or `MEAN`, or its name.
-            value: what to reduce.
+            value: the `PerReplica` or the structure.
             axis: first reduce each replica's value over this axis. The mean is then over elements, not replicas.
 
         Raises:
-            ValueError: `value` is not per replica, and cannot be summed.
+            ValueError: `value` is the same for all replicas and cannot be summed.
         """
         op = ReduceOp.of(reduce_op)
         self._require_cross_replica()
@@ -225,9 +236,9 @@ class Strategy:
         return truediv(total, cast(count, total.dtype.base))
 
     def _reduced(self, op: ReduceOp, value: Any, device: str | None = None) -> Any:
-        """A value over all replicas: on one device."""
+        """Reduces a value over all replicas. The result is on one device."""
         if not isinstance(value, DistributedValues) and len(self._devices) == 1 < self.num_replicas_in_sync:
-            value = PerReplica([value])  # of this process's only replica
+            value = PerReplica([value])  # the value of this process's only replica
         if not isinstance(value, DistributedValues):
             if len(self._devices) == 1 or op is ReduceOp.MEAN or (isinstance(value, (int, float)) and value == 0):
                 return value
@@ -239,21 +250,21 @@ class Strategy:
         return self._reduce_across(op, [here])[0]
 
     def _local(self, op: ReduceOp) -> ReduceOp:
-        """How values are reduced here, before `_reduce_across` takes them."""
+        """Returns the reduction in this process that precedes `_reduce_across`."""
         return op
 
     def _all_reduce(self, op: Any, value: Any) -> Any:
-        """A value (or structure) over all replicas, in each of them."""
+        """Reduces a value or structure over all replicas, for each of them."""
         return pack(value, [self._reduced_everywhere(ReduceOp.of(op), v) for v in flatten(value)])
 
     def _reduced_everywhere(self, op: ReduceOp, value: Any) -> Any:
-        """A value over all replicas; one that all pass alike counts once per replica."""
+        """Reduces a value over all replicas. A value that is the same for all replicas counts once per replica."""
         if not isinstance(value, DistributedValues):
             value = PerReplica([value] * len(self._devices))
         return self._reduced(op, value)
 
     def gather(self, value: Any, axis: int) -> Any:
-        """The replicas' values, concatenated along an axis in order of replicas."""
+        """Concatenate the replicas' values along an axis, in order of replicas."""
         self._require_cross_replica()
 
         def joined(v: Any) -> Any:
@@ -264,13 +275,13 @@ class Strategy:
             return map_structure(joined, value)
 
     def unwrap(self, value: Any) -> list[Any]:
-        """The values of this process's replicas, as a list to fetch."""
+        """The values of this process's replicas, as a list."""
         if isinstance(value, (DistributedValues, DistributedVariable)):
             return list(value.values)
         return [value]
 
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
-        """The values of this process's replicas, as a tuple to fetch."""
+        """The values of this process's replicas, as a tuple."""
         return tuple(self.unwrap(value))
 
     def group(self, value: Any, name: str | None = None) -> Node:
@@ -279,7 +290,7 @@ class Strategy:
         return node
 
     def experimental_distribute_values_from_function(self, value_fn: Callable[[Any], Any]) -> Any:
-        """Call `value_fn(context)` for each replica, and return a `PerReplica`; `context.replica_id_in_sync_group` is the replica."""
+        """Call `value_fn(context)` for each replica, and return a `PerReplica`. `context.replica_id_in_sync_group` is its number."""
         values = [value_fn(ReplicaContext(self, i, None)) for i in range(len(self._devices))]
         return PerReplica(values) if len(values) > 1 else values[0]
 
@@ -297,18 +308,29 @@ class Strategy:
     # --- data -------------------------------------------------------------------------------------------------------
 
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
-        """A dataset whose elements, global batches, are split between the replicas: see `DistributedDataset`."""
+        """Create a data set whose elements are split between the replicas.
+
+        Args:
+            dataset: a `Dataset`. Its elements are global batches.
+            options: accepted without effect.
+
+        Raises:
+            TypeError: it is not a data set.
+
+        >>> x = strategy.experimental_distribute_dataset(dataset.batch(128)).make_one_shot_iterator().get_next()
+        """
         return DistributedDataset(self, dataset)
 
     def distribute_datasets_from_function(self, dataset_fn: Callable[[InputContext], Any], options: Any = None) -> Any:
-        """A dataset for each process: `dataset_fn` is called once per process, and its replicas get elements round-robin.
+        """Create a data set for each process. The replicas of the process get its elements round-robin.
 
         Args:
-            dataset_fn: function of an `InputContext`, by which it selects this process's shard; returns a `Dataset` of batches for
-                one replica.
+            dataset_fn: function that is called once per process. It selects the process's shard by its argument, an `InputContext`, and
+                returns a `Dataset` of batches for one replica.
+            options: accepted without effect.
 
         Raises:
-            TypeError: it is no function, or returns something else.
+            TypeError: it is not a function, or returns something else.
 
         >>> def pipeline(context):
         ...     mine = files.shard(context.num_input_pipelines, context.input_pipeline_id)
@@ -317,13 +339,13 @@ class Strategy:
         """
         if not callable(dataset_fn):
             raise TypeError(
-                f"distribute_datasets_from_function takes a function of an InputContext that gives a Dataset, not {dataset_fn!r}: for a "
-                "Dataset itself there is experimental_distribute_dataset"
+                f"distribute_datasets_from_function needs a function of an InputContext that returns a Dataset, not {dataset_fn!r}. Pass a "
+                "Dataset itself to experimental_distribute_dataset"
             )
         return DistributedDataset(self, dataset_fn(InputContext.of(self)), whole=True)
 
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
-    """As `distribute_datasets_from_function` (an older spelling)."""
+    """An older name of `distribute_datasets_from_function`."""
 
     def make_input_fn_iterator(self, input_fn: Callable[[InputContext], Any], replication_mode: Any = None) -> Any:
         """An iterator of `distribute_datasets_from_function(input_fn)` (TensorFlow 1's name)."""
@@ -336,7 +358,7 @@ class Strategy:
     # --- variables --------------------------------------------------------------------------------------------------
 
     def _make(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
-        """Make a variable with its copies. The scope calls this for `Variable(...)`."""
+        """Creates a variable with its copies. The scope calls this for `Variable(...)`."""
         context = get_replica_context()
         if context is not None and context._run is not None:
             return context._run.variable(context, kwargs.get("name"), lambda: self._make_copies(next_creator, kwargs))
@@ -357,7 +379,7 @@ class Strategy:
         names = [GraphKeys.GLOBAL_VARIABLES] if collections is None else list(collections)
         kwargs |= {"trainable": False, "collections": [], "use_resource": True}
         if self.num_replicas_in_sync > len(self._devices):
-            kwargs["initial_value"] = self._initial_across(
+            kwargs["initial_value"] = self._broadcast_initial_value(
                 kwargs.get("initial_value"), kwargs.get("name") or "Variable"
             )
         graph = get_default_graph()
@@ -381,7 +403,7 @@ class Strategy:
         return made
 
     def _read_aggregated(self, variable: DistributedVariable) -> Tensor:
-        """What an ON_READ variable reads across replicas."""
+        """Returns the value of an ON_READ variable in cross-replica context."""
         with self._current():
             values = []
             for copy in variable.values:
@@ -392,16 +414,16 @@ class Strategy:
                 if self.num_replicas_in_sync == 1:
                     return values[0]
                 raise ValueError(
-                    f"Could not convert {variable!r} to a tensor: it is synchronized ON_READ and has no aggregation; read it in "
-                    "a replica, or make it with aggregation=dt.VariableAggregation.SUM or MEAN"
+                    f"Could not convert {variable!r} to a tensor: it is synchronized ON_READ and has no aggregation. Read it in "
+                    "a replica, or create it with aggregation=dt.VariableAggregation.SUM or MEAN"
                 )
             found: Tensor = self._aggregated(aggregation, PerReplica(values), variable)
             return found
 
     def _aggregated(self, aggregation: VariableAggregation, value: Any, variable: Any = None) -> Any:
-        """What the replicas assign, as one value."""
+        """Aggregates the values that the replicas assign to one value."""
         if aggregation is VariableAggregation.ONLY_FIRST_REPLICA:
-            return self._first_across(value.values[0] if isinstance(value, DistributedValues) else value)
+            return self._broadcast_first(value.values[0] if isinstance(value, DistributedValues) else value)
         op = ReduceOp.of(aggregation)
         if self.num_replicas_in_sync > len(self._devices) and not isinstance(value, DistributedValues):
             value = PerReplica([value] * len(self._devices))
@@ -412,9 +434,9 @@ class Strategy:
     def apply_gradients(
         self, optimizer: Any, grads_and_vars: Sequence[tuple[Any, Any]], global_step: Any, name: Any
     ) -> Node:
-        """Apply the mean of all replicas' gradients once to every copy of each variable.
+        """Applies the mean of all replicas' gradients once to every copy of each variable.
 
-        Optimizers call it, in a replica or across replicas; across replicas a gradient may be a `PerReplica`.
+        Optimizers call it in a replica, or in cross-replica context, where a gradient may be a `PerReplica`.
         """
         context = get_replica_context()
         pairs = [(g, v) for g, v in grads_and_vars]
@@ -439,8 +461,8 @@ class Strategy:
         graph = get_default_graph()
         there = {id(v) for v in graph.get_collection(GraphKeys.GLOBAL_VARIABLES)}
         with self.extended._plain_variables():
-            update = compared(self, variables, optimizer._apply_here(copies, None, name))
-        self._join_slots(variables, there)
+            update = with_copy_check(self, variables, optimizer._apply_locally(copies, None, name))
+        self._group_slots(variables, there)
         with self.extended._plain_variables():
             if global_step is None:
                 node: Node = update
@@ -451,7 +473,7 @@ class Strategy:
                 return counted
 
     def _clipped(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Mean gradients, clipped as the optimizer says: each replica's own ones, where replicas have some, by themselves."""
+        """Clips mean gradients as the optimizer requires. If the gradients are per replica, each replica clips its own."""
         if not any(isinstance(g, DistributedValues) for g in gradients):
             return [g for g, _ in optimizer._clipped(list(zip(gradients, variables, strict=True)))]
         columns = []
@@ -461,15 +483,15 @@ class Strategy:
                 columns.append([g for g, _ in optimizer._clipped(own)])
         return [PerReplica(row) for row in zip(*columns, strict=True)]
 
-    def _join_slots(self, variables: Sequence[Any], there: set[int]) -> None:
-        """Make one variable of the new slots of a variable's copies: checkpoints hold them once, for any number of replicas."""
+    def _group_slots(self, variables: Sequence[Any], there: set[int]) -> None:
+        """Groups the new slots of a variable's copies into one variable, so that a checkpoint holds them once."""
         primaries = {
             copy.op.name: v.primary.op.name for v in variables if isinstance(v, DistributedVariable) for copy in v.values[1:]
         }  # fmt: skip
         kept = get_default_graph().get_collection_ref(GraphKeys.GLOBAL_VARIABLES)
         slots: dict[str, list[Any]] = {}
         for v in [v for v in kept if id(v) not in there]:
-            # The name of its variable stands behind that of the scope in which gradients are applied.
+            # The slot's name is that of the scope in which gradients are applied, followed by the variable's name.
             *parent, slot = v.op.name.split("/")
             for i in range(len(parent)):
                 if first := primaries.get("/".join(parent[i:])):
@@ -484,7 +506,7 @@ class Strategy:
                 kept[:] = [joined if v is copies[0] else v for v in kept if not any(v is c for c in copies[1:])]
 
     def _mean_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The mean of each gradient over all replicas: one where its variable's first copy is, or one per replica."""
+        """Returns the mean of each gradient over all replicas: a value on the device of its variable's first copy, or one per replica."""
         rows = [g.values if isinstance(g, DistributedValues) else (g,) for g in gradients]
         places = [component(v, 0).device or self._devices[0] for v in variables]
         here = self._cross_device_ops.to_all(rows, places, self._devices, self._local(ReduceOp.MEAN))
@@ -500,7 +522,7 @@ class Strategy:
             )
 
     def _current(self) -> Any:
-        """The scope, unless it is open."""
+        """Returns the scope of this strategy, or a null context if a scope is open."""
         return nullcontext() if contexts() else self.scope()
 
     def __repr__(self) -> str:
@@ -508,13 +530,13 @@ class Strategy:
 
 
 class _DefaultStrategy(Strategy):
-    """The strategy outside every scope: one replica, and no changes."""
+    """The strategy outside every scope. It has one replica."""
 
 
 register_default(_DefaultStrategy)
 
 
 def get_strategy() -> Strategy:
-    """The current strategy; outside every scope, the default strategy, which has one replica."""
+    """Returns the current strategy. Outside every scope, this is the default strategy, which has one replica."""
     found: Strategy = current_strategy()
     return found

@@ -1,4 +1,4 @@
-"""Values that may differ between replicas: `PerReplica`, and variables with copies, `DistributedVariable`."""
+"""Values that may differ between replicas: `PerReplica`, and `DistributedVariable`, a variable with copies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from ..graph.variables.ref_and_resource import ResourceVariable
 from ..graph.variables.variable import VariableAggregation, VariableSynchronization
 from .context import StrategyProtocol, contexts, get_replica_context
 
-COMPARED_EVERY = 100  # updates between two comparisons of copies
+# Updates between two comparisons of copies.
+CHECK_INTERVAL = 100
 
 
 class DistributedValues:
@@ -38,27 +39,27 @@ class DistributedValues:
 
 
 class PerReplica(DistributedValues):
-    """A value for each replica of this process, in order. `Strategy.run` takes and returns it."""
+    """A value for each replica of this process, in order. `Strategy.run` accepts and returns it."""
 
 
 def select(replica: int, structure: Any) -> Any:
-    """The structure as a replica sees it: its own value for every `PerReplica`."""
+    """Replaces every `PerReplica` in a structure by the value of one replica."""
     return map_structure(lambda v: v.values[replica] if isinstance(v, DistributedValues) else v, structure)
 
 
 def regroup(results: Sequence[Any]) -> Any:
-    """The results of the replicas as one structure of `PerReplica`. A value that is the same object for all is not wrapped."""
+    """Merges the replicas' results into one structure of `PerReplica`. A value that is the same object for all stays as it is."""
     first = results[0]
     if len(results) == 1 or all(r is first for r in results):
         return first
-    if isinstance(first, IndexedSlices):  # one value, though it consists of several
+    if isinstance(first, IndexedSlices):  # one value, although it has children
         return PerReplica(results)
     parts = [children(r) for r in results]
     if any(p is None for p in parts):
         return PerReplica(results)
     for r in results[1:]:
         if type(r) is not type(first):
-            raise TypeError(f"The replicas give different structures: {describe(first)} and {describe(r)}")
+            raise TypeError(f"The replicas return different structures: {describe(first)} and {describe(r)}")
     joined = [regroup(column) for column in zip(*[p or [] for p in parts], strict=True)]
     if isinstance(first, Mapping):
         return dict(zip(sorted(first), joined, strict=True))
@@ -66,12 +67,13 @@ def regroup(results: Sequence[Any]) -> Any:
 
 
 class DistributedVariable(ResourceVariable):
-    """A variable of a strategy, with a copy for each replica or one for all of them.
+    """A variable of a strategy. It has a copy per replica, or one copy that all replicas share.
 
-    In a replica it stands for the replica's copy, elsewhere for the first one. Cross-replica updates apply to all copies.
+    In a replica, reads and updates use the replica's copy. In cross-replica context, reads use the first copy, and updates apply to all
+    copies.
 
     Attributes:
-        values: the copies, in order of replicas; one, if all replicas share it.
+        values: the copies, in order of replicas.
     """
 
     def __init__(
@@ -90,14 +92,14 @@ class DistributedVariable(ResourceVariable):
         self._initializers: Node | None = None
 
     def __getattr__(self, name: str) -> Any:
-        # The attributes of a plain variable: its reference, its reads.
+        # These attributes of a plain variable come from the copy of the current context.
         if name not in ("_handle", "_element", "_is_initialized", "_cached", "_initial_value", "_initializer"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self._here, name)
+        return getattr(self._local_copy, name)
 
     @property
     def distribute_strategy(self) -> StrategyProtocol:
-        """The strategy that made it."""
+        """The strategy that created the variable."""
         return self._strategy
 
     @property
@@ -115,7 +117,7 @@ class DistributedVariable(ResourceVariable):
 
     @property
     def save_slice_info(self) -> SaveSliceInfo | None:
-        """For a part of a partitioned variable: which slice of it the part, and each copy of it, is."""
+        """The slice of the partitioned variable that this part, and each of its copies, is."""
         return self.primary.save_slice_info
 
     @save_slice_info.setter
@@ -124,8 +126,8 @@ class DistributedVariable(ResourceVariable):
             v.save_slice_info = value
 
     @property
-    def _here(self) -> ResourceVariable:
-        """The copy for the current context."""
+    def _local_copy(self) -> ResourceVariable:
+        """The copy of the current context."""
         first: ResourceVariable = self.values[0]
         if len(self.values) == 1:
             return first
@@ -159,21 +161,21 @@ class DistributedVariable(ResourceVariable):
         return self.synchronization is VariableSynchronization.ON_READ
 
     @property
-    def _across(self) -> bool:
+    def _is_cross_replica(self) -> bool:
         """Whether the program is not in a replica of its strategy."""
         return not any(s is self._strategy and r is not None for s, r in contexts()[-1:])
 
     def value(self) -> Tensor:
-        """The value as a tensor; across replicas, copies that differ are aggregated."""
-        if self._on_read and self._across:
+        """The value as a tensor. In cross-replica context, the copies of an ON_READ variable are aggregated."""
+        if self._on_read and self._is_cross_replica:
             return self._strategy._read_aggregated(self)
         return super().value()
 
     def read_value(self) -> Tensor:
         """A new node that reads the value."""
-        if self._on_read and self._across:
+        if self._on_read and self._is_cross_replica:
             return self._strategy._read_aggregated(self)
-        return self._here.read_value()
+        return self._local_copy.read_value()
 
     def _change(self, op: str, value: Any, name: str | None, read_value: bool) -> Any:
         context = get_replica_context()
@@ -181,24 +183,24 @@ class DistributedVariable(ResourceVariable):
             node = self._change_all(op, value, name)
             return self.primary._after(node) if read_value else node
         if self._on_read:
-            return self._here._change(op, value, name, read_value)
+            return self._local_copy._change(op, value, name, read_value)
         if self.aggregation is VariableAggregation.NONE:
             if context.num_replicas_in_sync > 1:
                 raise ValueError(
                     "You must specify an aggregation method to update a variable in replica context: "
-                    f"'{self.name}' has none. Pass aggregation=dt.VariableAggregation.SUM, MEAN or ONLY_FIRST_REPLICA where "
-                    "it is made, or change it outside `run`."
+                    f"'{self.name}' has none. Create it with aggregation=dt.VariableAggregation.SUM, MEAN or ONLY_FIRST_REPLICA, "
+                    "or change it outside `run`."
                 )
-            return self._here._change(op, value, name, read_value)
+            return self._local_copy._change(op, value, name, read_value)
         node = context.merge_call(_merged_change, (self, op, name), {"value": value})
         with self.graph.control_dependencies([node]):
-            return self._here._after(node) if read_value else node
+            return self._local_copy._after(node) if read_value else node
 
     def _change_all(self, op: str, value: Any, name: str | None) -> Node:
-        """Change every copy; a `PerReplica` has a value for each."""
+        """Changes every copy. A `PerReplica` has a value for each copy."""
         values = value.values if isinstance(value, DistributedValues) else [value] * len(self.values)
         if self._on_read and op == "Assign" and self.aggregation is VariableAggregation.SUM:
-            values = [v / self._strategy.num_replicas_in_sync for v in values]  # so that the sum reads as was assigned
+            values = [v / self._strategy.num_replicas_in_sync for v in values]  # the sum is then the assigned value
         if len(self.values) == 1:
             node: Node = self.values[0]._change(op, values[0], name, False)
             return node
@@ -214,7 +216,7 @@ class DistributedVariable(ResourceVariable):
 
 
 def _merged_change(strategy: StrategyProtocol, variable: DistributedVariable, op: str, name: Any, value: Any) -> Node:
-    """All replicas change a variable: their values, aggregated, change every copy. The node has the first replica's name."""
+    """Aggregates the replicas' values, and changes every copy of a variable. The node has the name of the first replica's call."""
     aggregated = strategy._aggregated(variable.aggregation, value, variable)
     return variable._change_all(op, aggregated, select(0, name))
 
@@ -226,8 +228,8 @@ def _not_on_copies(name: str) -> Callable[..., Any]:
         if len(self.values) == 1:
             return plain(self.values[0], *args, **kwargs)
         raise UnimplementedError.of(
-            f"{name} of '{self.name}', of which a strategy keeps {len(self.values)} copies: "
-            f"change each copy in strategy.extended.update(variable, lambda copy: copy.{name}(...))",
+            f"{name} is not supported for '{self.name}', which has {len(self.values)} copies. "
+            f"Change each copy with strategy.extended.update(variable, lambda copy: copy.{name}(...))",
         )
 
     method.__doc__ = plain.__doc__
@@ -239,17 +241,17 @@ for _name in ("scatter_add", "scatter_sub", "scatter_update", "scatter_mul", "sc
 
 
 def component(variable: Any, replica: int) -> Any:
-    """A variable's copy on a replica; a plain variable is its own only copy."""
+    """Returns a variable's copy on a replica. A plain variable is its own copy."""
     if not isinstance(variable, DistributedVariable):
         return variable
     return variable.values[replica if len(variable.values) > 1 else 0]
 
 
-def compared(strategy: StrategyProtocol, variables: Sequence[Any], update: Node) -> Node:
-    """A node after `update` that compares the copies of all replicas at intervals; `update` itself where there is nothing to compare.
+def with_copy_check(strategy: StrategyProtocol, variables: Sequence[Any], update: Node) -> Node:
+    """Adds the debugging check of DOVETAIL_CHECK: at intervals, a node after `update` compares the copies of all replicas.
 
-    It is a debugging check (DOVETAIL_CHECK) that mirrored copies are bitwise equal. If they are not, the step fails with an
-    InternalError that names the variable and the replicas.
+    If copies are not bitwise equal, the step fails with an InternalError that names the variable and the replicas. Returns the node, or
+    `update` if the check is off or there is nothing to compare.
     """
     count, everywhere = len(strategy._devices), strategy.num_replicas_in_sync
     mirrored = [v for v in variables if isinstance(v, DistributedVariable) and len(v.values) == count]
@@ -259,7 +261,7 @@ def compared(strategy: StrategyProtocol, variables: Sequence[Any], update: Node)
     with graph.name_scope("compare_replicas"), graph.control_dependencies([update]):
         for i, device in enumerate(strategy._devices):
             with graph.colocate_with(None, ignore_existing=True), graph.device(device):
-                rows.append(checksum([v.values[i].read_value() for v in mirrored], COMPARED_EVERY))
+                rows.append(checksum([v.values[i].read_value() for v in mirrored], CHECK_INTERVAL))
         with graph.colocate_with(None, ignore_existing=True), graph.device(strategy._devices[0]):
             sums = strategy._gather_across(stack(rows), 0)
             with graph.device("/device:CPU:0"):

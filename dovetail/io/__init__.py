@@ -1,7 +1,9 @@
-"""Files, records, and their parsing (`dt.io`).
+"""Files, records, and the parsing of records (`dt.io`).
 
-`files` and `gfile`: files under TensorFlow 1's and 2's names. `records`: record files.
-Parsing is done by ops: `graph/ops/io`. `data`, `interop`, `train` and `compat` may import it.
+- `files`, `gfile`: file operations under TensorFlow 1's and TensorFlow 2's names.
+- `records`: record files.
+
+The ops that parse records are in `graph/ops/io`. `data`, `interop`, `train` and `compat` may import this package.
 """
 
 from ..graph.ops.io.files import matching_files, read_file, write_file

@@ -1,7 +1,7 @@
-"""Files, under TensorFlow 1's names (`dt.gfile`).
+"""File operations under TensorFlow 1's names (`dt.gfile`).
 
-Files of this machine are read and written by Python's own functions. Names such as `s3://bucket/file`, `gs://bucket/file` and
-`memory://file` are files of other systems, accessed through fsspec: `pip install 'dovetail[s3]'`, `[gcs]`, or `[remote]` for the rest.
+Names such as `s3://bucket/file`, `gs://bucket/file` and `memory://file` are files in remote file systems, which fsspec accesses:
+`pip install 'dovetail[s3]'`, `[gcs]`, or `[remote]` for others. Other names are files of this machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..graph.variables.variable import Variable
 
 
 class FileStatistics(NamedTuple):
-    """Statistics of a file: its size in bytes, modification time (ns since 1970), and whether it is a folder."""
+    """The size of a file in bytes, its modification time in ns since 1970, and whether it is a folder."""
 
     length: int
     mtime_nsec: int
@@ -29,7 +29,7 @@ class FileStatistics(NamedTuple):
 
 
 def GFile(name: str, mode: str = "r") -> IO[Any]:
-    """Open a file; text is UTF-8. NotFoundError: it does not exist."""
+    """Open a file. Text is UTF-8. NotFoundError: the file does not exist."""
     try:
         return path_of(name).open(mode, encoding=None if "b" in mode else "utf-8")
     except FileNotFoundError as e:
@@ -60,7 +60,7 @@ def MakeDirs(dirname: str) -> None:
 
 
 def ListDirectory(dirname: str) -> list[str]:
-    """The sorted names in a folder. NotFoundError: it does not exist."""
+    """Return the names in a folder, sorted. NotFoundError: the folder does not exist."""
     try:
         return sorted(p.name for p in path_of(dirname).iterdir())
     except FileNotFoundError as e:
@@ -68,15 +68,15 @@ def ListDirectory(dirname: str) -> list[str]:
 
 
 def Glob(filename: str) -> list[str]:
-    """The files whose names match a pattern (`*`, `?`, `[...]`), sorted."""
+    """Return the names of the files that match a pattern (`*`, `?`, `[...]`), sorted."""
     if is_remote(filename):
         fs, path = _file_system(filename)
         return sorted(fs.unstrip_protocol(found) for found in fs.glob(path))
-    return sorted(_glob.glob(filename))  # noqa: PTH207  (patterns with a folder in them)
+    return sorted(_glob.glob(filename))  # noqa: PTH207  (pathlib cannot match absolute patterns)
 
 
 def Stat(filename: str) -> FileStatistics:
-    """The `FileStatistics` of a file. NotFoundError: it does not exist."""
+    """Return the `FileStatistics` of a file. NotFoundError: the file does not exist."""
     try:
         found = path_of(filename).stat()
     except FileNotFoundError as e:
@@ -85,7 +85,12 @@ def Stat(filename: str) -> FileStatistics:
 
 
 def Walk(top: str, in_order: bool = True) -> Iterator[tuple[str, list[str], list[str]]]:
-    """(folder, subfolder names, file names) for a folder and all below it. `in_order`: a folder comes before its subfolders."""
+    """Yield (folder, subfolder names, file names) for a folder and all folders below it.
+
+    Args:
+        top: the folder.
+        in_order: whether a folder comes before its subfolders.
+    """
     if is_remote(top):
         fs, path = _file_system(top)
         found = [
@@ -99,7 +104,7 @@ def Walk(top: str, in_order: bool = True) -> Iterator[tuple[str, list[str], list
 
 
 def Remove(filename: str) -> None:
-    """Remove a file. NotFoundError: it does not exist."""
+    """Remove a file. NotFoundError: the file does not exist."""
     try:
         path_of(filename).unlink()
     except FileNotFoundError as e:
@@ -107,7 +112,7 @@ def Remove(filename: str) -> None:
 
 
 def DeleteRecursively(dirname: str) -> None:
-    """Remove a folder with its contents. NotFoundError: it does not exist."""
+    """Remove a folder with its contents. NotFoundError: the folder does not exist."""
     try:
         if is_remote(dirname):
             fs, path = _file_system(dirname)
@@ -139,7 +144,7 @@ def Rename(oldname: str, newname: str, overwrite: bool = False) -> None:
 
 
 def _file_system(name: str) -> tuple[Any, str]:
-    """fsspec's file system of a name, and the path in it."""
+    """Returns fsspec's file system of a name, and the path in it."""
     path: Any = path_of(name)
     return path.fs, path.path
 
@@ -150,9 +155,13 @@ def _check_free(path: str, overwrite: bool) -> None:
 
 
 def match_filenames_once(pattern: TensorLike, name: str | None = None) -> Variable:
-    """A local variable, string `[n]`, with the names of the client's files that match one or several patterns.
+    """Create a local variable, string `[n]`, with the names of the client's files that match one or several patterns.
 
-    The pattern is matched when local variables are initialised, so that every epoch has the same files.
+    The patterns are matched when local variables are initialized, so every epoch has the same files.
+
+    Args:
+        pattern: a pattern, or several.
+        name: name of the variable.
     """
     return Variable(
         matching_files(pattern),

@@ -1,4 +1,4 @@
-"""Files, under the names of `tf.io.gfile`: see `files`."""
+"""The file operations of `files`, under the names of `tf.io.gfile`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,12 @@ stat = _v1.Stat
 
 
 def walk(top: str, topdown: bool = True) -> Iterator[tuple[str, list[str], list[str]]]:
-    """(folder, subfolder names, file names) for a folder and all below it. `topdown`: a folder comes before its subfolders."""
+    """Yield (folder, subfolder names, file names) for a folder and all folders below it.
+
+    Args:
+        top: the folder.
+        topdown: whether a folder comes before its subfolders.
+    """
     return _v1.Walk(top, topdown)
 
 

@@ -1,4 +1,4 @@
-"""TensorFlow's record files: a sequence of records of bytes.
+"""TensorFlow's record files, which are sequences of byte records.
 
     length    8 bytes, little endian
     CRC       of the length, 4 bytes
@@ -20,7 +20,8 @@ from ..graph.core.errors import DataLossError, NotFoundError
 from ..graph.formats.atomic_files import path_of
 from ..graph.formats.crc32c import masked
 
-CHUNK = 1 << 20  # bytes that are read at once from a file that zlib has compressed
+# Number of bytes to read at once from a zlib-compressed file.
+CHUNK = 1 << 20
 
 
 class TFRecordCompressionType:
@@ -63,7 +64,7 @@ class TFRecordOptions:
 
 
 def compression_of(given: Any) -> str:
-    """'', 'ZLIB' or 'GZIP' for a compression type, its enum value or options. ValueError: anything else."""
+    """Converts a compression type, its enum value or options to '', 'ZLIB' or 'GZIP'. ValueError: it is something else."""
     if isinstance(given, TFRecordOptions):
         return given.compression_type
     known: dict[Any, str] = {None: "", **TFRecordOptions.compression_type_map}
@@ -80,7 +81,7 @@ class TFRecordWriter:
 
     Args:
         path: the file; an existing file is overwritten.
-        options: a `TFRecordOptions`, or a compression type: "ZLIB" or "GZIP".
+        options: a `TFRecordOptions`, or a compression type, "ZLIB" or "GZIP".
 
     >>> with TFRecordWriter("/tmp/data.tfrecord") as writer:
     ...     writer.write(example.SerializeToString())
@@ -132,7 +133,7 @@ class TFRecordWriter:
 
 
 class _Inflated:
-    """What is in a file that zlib has compressed, to be read in parts. EOFError: the file ends before its last stream does."""
+    """Decompresses a zlib-compressed file in parts. EOFError: the file is truncated."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._inflate, self._ready = file, zlib.decompressobj(), bytearray()
@@ -140,12 +141,12 @@ class _Inflated:
 
     def read(self, count: int) -> bytes:
         while len(self._ready) < count and (data := self._inflate.unused_data or self._file.read(CHUNK)):
-            if self._inflate.eof:  # streams may follow one another, as in files that were joined
+            if self._inflate.eof:  # a file may have several streams, as a concatenation of files
                 self._inflate = zlib.decompressobj()
             self._begun = True
             self._ready += self._inflate.decompress(data)
         if len(self._ready) < count and self._begun and not self._inflate.eof:
-            raise EOFError("the file ends before its compressed data does")
+            raise EOFError("the compressed data is truncated")
         found = bytes(self._ready[:count])
         del self._ready[:count]
         return found
@@ -159,10 +160,13 @@ def tf_record_iterator(path: Any, options: Any = None) -> Iterator[bytes]:
 
     Args:
         path: the file.
-        options: a `TFRecordOptions`, or a compression type: "ZLIB" or "GZIP".
+        options: a `TFRecordOptions`, or a compression type, "ZLIB" or "GZIP".
 
     Raises:
-        NotFoundError: there is no such file. DataLossError: it is damaged or truncated.
+        NotFoundError: the file does not exist.
+        DataLossError: it is damaged or truncated.
+
+    >>> count = sum(1 for record in tf_record_iterator("/tmp/data.tfrecord"))
     """
     compression = compression_of(options)
     try:
@@ -195,12 +199,12 @@ def _records(source: Any, path: Any) -> Iterator[bytes]:
 
 
 def _checked(data: bytes, count: int, path: Any, at: int) -> bytes:
-    """The bytes before a CRC, if it is theirs."""
+    """Returns the data before a CRC. DataLossError: the CRC does not match."""
     if len(data) < count + 4:
-        raise DataLossError.of(f"{path}: truncated record at {at}: the file ends in it")
+        raise DataLossError.of(f"{path}: truncated record at {at}")
     found = data[:count]
     if masked(found) != data[count:]:
-        raise DataLossError.of(f"{path}: corrupted record at {at}: its checksum differs; is the file compressed?")
+        raise DataLossError.of(f"{path}: corrupted record at {at}: wrong checksum. The file may be compressed")
     return found
 
 

@@ -1,5 +1,7 @@
-"""Programs for a terminal: `cli` is the command `dovetail`, `demo` the example that `dovetail demo` runs.
-`calibration` measures a machine for `dovetail calibrate`.
+"""Programs for a terminal.
 
-This is the top layer: it may import everything, and nothing imports it but `dovetail/__main__.py`.
+- `cli`: the command `dovetail`. `demo`: the example that `dovetail demo` runs.
+- `calibration`: measures a machine for `dovetail calibrate`.
+
+This is the top layer: it may import everything, and only `dovetail/__main__.py` imports it.
 """

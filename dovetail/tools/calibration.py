@@ -1,10 +1,10 @@
-"""Measures a machine for predicted times: kernels, launches and messages, through Dovetail's own compiler and runtime.
+"""Measures kernels, launches and messages on a machine, for predicted times, with Dovetail's own compiler and runtime.
 
-`calibrate` runs steps of kernels of one kind each in this process, in sizes from small to large, and small steps on a cluster of processes.
-What a kernel makes is taken by another one in the same step, so that it stays in memory that is used again, as in most steps. What the
-step takes without the kernel, or with fewer of them, is taken off, and so is what a launch takes. Each time is the lower quartile of
-repeated runs: what else the machine does can only slow them down. How many cores a kernel keeps busy is the processor time of its steps
-over the time that passed. `placer/cost/launches.py` says what the kinds of kernels are and how their work is counted.
+`calibrate` runs steps in this process, each with kernels of one kind and size, and small steps on a cluster of processes. Another kernel of
+the same step consumes the output of a measured kernel, so that memory is reused as in most steps. The time of a kernel is the time of the
+step minus the time of the same step without the kernel, or with fewer of them, and minus the time of a launch. Each time is the lower
+quartile of repeated runs, because other work on the machine can only make runs slower. The number of cores that a kernel keeps busy is the
+CPU time of its steps divided by the elapsed time. `placer/cost/launches.py` defines the kinds of kernels and their work.
 """
 
 from __future__ import annotations
@@ -26,30 +26,38 @@ from ..graph.core.interpreter_state import own_cores
 from ..placer.cluster.calibration import Calibration, Point, processor, release
 from ..placer.cost.launches import BATCHED, CONVOLVED, REDUCED, SIDES, TRANSPOSED, product_kind
 
-SAMPLE_S, WARM_S, LEAST = 0.02, 0.02, 7
-"""Seconds of a measurement and of the runs before it, and runs, at least."""
+SAMPLE_S, WARM_S, MIN_RUNS = 0.02, 0.02, 7
+"""Minimum duration of a measurement and of its warm-up, in seconds, and minimum number of its runs."""
 MESSAGES_S = 0.2
-"""Seconds of a measurement of several tasks: when a core wakes up differs from step to step."""
+"""Duration of a measurement of several tasks, in seconds. It is longer because the time at which a core wakes up varies."""
 ROUNDS = 4
-"""How often everything is measured. The fastest counts: other work on the machine slows down whole rounds."""
+"""Number of repetitions of all measurements. The fastest one counts, because other work on the machine slows down whole rounds."""
 FEW, COPIES = 32 * 1024, 16
-"""Kernels that are small run so many times in a step."""
-CHAIN, FAN, RALLY = 128, 32, 17
-PLAYED = 512 * 1024
-"""Bytes of the larger values that two tasks send to each other."""
-HOPS, TURN, WIDTH, SENT = 8, 4, 512, 8
-"""Turns of tasks that wait for each other, products of a turn, rows of its weights (1 MiB, which drives other things out of a cache), and
-messages of a task that computes."""
+"""A kernel of at most FEW elements runs COPIES times in a step."""
 FEW_OPERATIONS = 1e6
-"""The same, by their operations."""
+"""A kernel of at most this many operations also runs COPIES times."""
+CHAIN, FAN, RALLY = 128, 32, 17
+"""Lengths of chains of kernels: in a long step, with a variable per kernel, and between two tasks."""
+LARGE_MESSAGE = 512 * 1024
+"""Size in bytes of the larger messages between two tasks."""
+HOPS, HOP_PRODUCTS, WIDTH, SENT = 8, 4, 512, 8
+"""Number of hops between tasks that wait for each other, products per hop, rows of the products' weights (1 MiB, which fills a cache), and
+number of messages of a task that computes."""
 BLOCK = 256
 """Rows and columns of the matrices that a walk over memory reads."""
 KIB, MIB = 1 << 10, 1 << 20
 
 
 class Case(NamedTuple):
-    """A step of a kernel: its kind, its work as `placer/cost/launches.py` counts it, what the step runs and what of it is not the kernel,
-    and how often the kernel runs in it."""
+    """A step that measures a kernel.
+
+    Attributes:
+        kind: the kind of the kernel.
+        work: its work, as defined in `placer/cost/launches.py`.
+        nodes: the nodes of the step.
+        beside: the nodes of the same step without the kernel; empty: an empty step.
+        copies: number of runs of the kernel in the step.
+    """
 
     kind: str
     work: float
@@ -59,20 +67,20 @@ class Case(NamedTuple):
 
 
 class Timed(NamedTuple):
-    """The seconds of a step, and the cores that this process kept busy."""
+    """The time of a step in seconds, and the number of cores that this process kept busy."""
 
     seconds: float
     cores: float
 
 
 def timed(run: Callable[[], Any], sample_s: float = SAMPLE_S, rank: float = 0.25) -> Timed:
-    """Run a step for a while. `rank`: which of its times, as a fraction of them in order: a low one leaves out what others disturb."""
+    """Runs a step repeatedly. `rank`: the quantile of its times to return; a low one excludes disturbed runs."""
     until = time.perf_counter() + WARM_S
     while time.perf_counter() < until:
         run()
     taken: list[float] = []
     began, busy = time.perf_counter(), time.process_time()
-    while len(taken) < LEAST or sum(taken) < sample_s:
+    while len(taken) < MIN_RUNS or sum(taken) < sample_s:
         at = time.perf_counter()
         run()
         taken.append(time.perf_counter() - at)
@@ -80,14 +88,15 @@ def timed(run: Callable[[], Any], sample_s: float = SAMPLE_S, rank: float = 0.25
 
 
 def calibrate(target: str = "", tell: Callable[[str], None] = lambda text: None) -> Calibration:
-    """The profile of this machine.
+    """Measures this machine.
 
     Args:
-        target: of a running cluster whose messages are measured; '': four processes that are started for it.
-        tell: called with a message about what is measured.
+        target: target of a running cluster whose messages are measured; '': start four processes for it.
+        tell: called with a message before each measurement.
 
     Raises:
-        OpError: what running the steps raises. ValueError: the cluster at `target` has one task.
+        OpError: a step failed.
+        ValueError: the cluster at `target` has one task.
     """
     overheads = _in_process()
     kernels: dict[str, list[Point]] = {}
@@ -98,7 +107,7 @@ def calibrate(target: str = "", tell: Callable[[str], None] = lambda text: None)
     points = {kind: tuple(sorted(found)) for kind, found in kernels.items()}
     now = datetime.now(UTC).isoformat(timespec="seconds")
     machine = Calibration(processor(), own_cores(), now, release(), points, overheads, 1.0)
-    moved, _ = machine.at("stream", 2.0 * PLAYED)
+    moved, _ = machine.at("stream", 2.0 * LARGE_MESSAGE)
     if target:
         tell(f"the cluster at {target}")
         shared, more = _messages(target, moved)
@@ -117,11 +126,11 @@ def calibrate(target: str = "", tell: Callable[[str], None] = lambda text: None)
 
 
 def _in_process() -> dict[str, float]:
-    """What steps and launches of this process cost."""
+    """Measures the overheads of steps and launches in this process."""
     with dt.Graph().as_default(), dt.Session() as session:
         x, rows = dt.placeholder(dt.float32, [1, 8]), dt.placeholder(dt.float32, [None])
         w = _variable(8, 8)
-        alone = [dt.matmul(x, w).op, dt.reduce_max(x).op]  # too few kernels for a region: Python calls them
+        alone = [dt.matmul(x, w).op, dt.reduce_max(x).op]  # too few kernels for a region, so Python calls them
 
         def chain(weights: Sequence[Any]) -> Any:
             end = x
@@ -151,7 +160,7 @@ def _in_process() -> dict[str, float]:
 
 
 def _kernels(family: Callable[[], Iterator[Case]], overheads: Mapping[str, float]) -> Iterator[tuple[str, Point]]:
-    """The points of a family of kernels."""
+    """Measures a family of kernels. Yields pairs of kind and point."""
     with dt.Graph().as_default(), dt.Session() as session:
         cases = list(family())
         session.run(dt.global_variables_initializer())
@@ -172,7 +181,7 @@ def _variable(*shape: int) -> Any:
 
 
 def _summed(made: Any) -> Any:
-    """A product with what a kernel makes, which is not fused with it."""
+    """Returns a product that consumes a kernel's output, and is not fused with the kernel."""
     width = min(made.shape.num_elements(), 64)
     return dt.reduce_max(dt.matmul(dt.reshape(made, [-1, width]), dt.ones([width, 1]))).op
 
@@ -229,7 +238,7 @@ def _products() -> Iterator[Case]:
 
 
 def _operands(rows: int, depth: int, columns: int) -> Callable[[], Any]:
-    """Makes products of which the larger operand is always the same, so that caches hold it."""
+    """Returns a function that builds products with the same larger operand, so that caches hold it."""
     if columns >= rows:
         kept = _variable(depth, columns)
         return lambda: dt.matmul(_variable(rows, depth), kept)
@@ -238,7 +247,7 @@ def _operands(rows: int, depth: int, columns: int) -> Callable[[], Any]:
 
 
 def _repeated(kind: str, work: float, make: Callable[[], Any]) -> Case:
-    """A kernel by what more of the same in a step take, with another one that takes what it makes and of which there are as many always."""
+    """Measures a kernel by the difference between steps with many and with few of it. Both have the same number of consumers."""
     made, few = _made(work, make)
     given = [_variable(*made[0].shape.as_list()) for _ in made]
     more, fewer = ([dt.reduce_max(y).op for y in both] for both in (made + given[:few], made[:few] + given))
@@ -246,14 +255,14 @@ def _repeated(kind: str, work: float, make: Callable[[], Any]) -> Case:
 
 
 def _several(kind: str, work: float, make: Callable[[], Any]) -> Case:
-    """A kernel whose result is not used, by what more of the same in a step take: whatever else a step costs is in both."""
+    """Measures a kernel without a consumer, by the difference between steps with many and with few of it."""
     made, few = _made(work, make)
     nodes = [y.op for y in made]
     return Case(kind, work, nodes, nodes[:few], len(nodes) - few)
 
 
 def _made(work: float, make: Callable[[], Any]) -> tuple[list[Any], int]:
-    """The results of many kernels, more of small ones, and how many of them make a step of few."""
+    """Returns the outputs of the kernels of a large step, and the number of kernels of the small step."""
     first = make()
     size = np.prod(first.shape.as_list())
     few, many = (COPIES, 3 * COPIES) if work <= FEW_OPERATIONS and size <= FEW else (2, 6) if size <= MIB else (2, 4)
@@ -280,7 +289,7 @@ def _reductions() -> Iterator[Case]:
 
 
 def _convolution(batch: int, high: int, channels: int, taps: int, filters: int, which: int) -> Any:
-    """A convolution, or its gradient for its input (1) or its filter (2)."""
+    """Builds a convolution (0), or its gradient for its input (1) or its filter (2)."""
     x, w = _variable(batch, high, high, channels), _variable(taps, taps, channels, filters)
     y = dt.nn.conv2d(x, w, strides=1, padding="SAME")
     return y if which == 0 else dt.gradients(y, [x, w], grad_ys=_variable(batch, high, high, filters))[which - 1]
@@ -349,14 +358,14 @@ FAMILIES: Sequence[Callable[[], Iterator[Case]]] = (
 
 
 def _messages(target: str, moved: float) -> tuple[float, dict[str, float]]:
-    """The cores that tasks keep busy together, and what steps of several tasks and their messages cost.
+    """Measures the cores that tasks keep busy together, and the overheads of steps of several tasks and their messages.
 
-    `moved`: seconds of an element-wise kernel that reads `PLAYED` bytes and writes as many.
+    `moved`: time of an element-wise kernel that reads and writes `LARGE_MESSAGE` bytes, in seconds.
     """
     with dt.Graph().as_default() as graph, dt.Session(target, graph=graph) as session:
         devices = list(dict.fromkeys(str(d.name) for d in session.list_devices() if d.device_type == "CPU"))
         if len(devices) < 2:
-            raise ValueError(f"The cluster at {target} has one task: messages need two")
+            raise ValueError(f"The cluster at {target} has one task, but messages need two")
         here, there = devices[:2]
         x, big = dt.placeholder(dt.float32, []), dt.placeholder(dt.float32, [None])
         with dt.device(here):
@@ -374,18 +383,18 @@ def _messages(target: str, moved: float) -> tuple[float, dict[str, float]]:
                 weights[device] = _variable(WIDTH, WIDTH)
         with dt.device(here):
             alone = hops = dt.fill([1, WIDTH], x)
-        for i in range(HOPS):  # the products are too small for more than one core, whose helpers would sleep in between
+        for i in range(HOPS):  # the products are too small to use several threads, which would sleep in between
             with dt.device(devices[(i + 1) % len(devices)]):
-                for _ in range(TURN):
+                for _ in range(HOP_PRODUCTS):
                     hops = dt.nn.relu(dt.matmul(hops, weights[devices[(i + 1) % len(devices)]]))
             with dt.device(here):
-                for _ in range(TURN):
+                for _ in range(HOP_PRODUCTS):
                     alone = dt.nn.relu(dt.matmul(alone, weights[here]))
         ends = []
         with dt.device(here):
             sender = dt.fill([1, WIDTH], x)
-            for _ in range(SENT):  # far apart, so that each has a message of its own
-                for _ in range(4 * TURN):
+            for _ in range(SENT):  # far apart in time, so that each is sent as a message
+                for _ in range(4 * HOP_PRODUCTS):
                     sender = dt.nn.relu(dt.matmul(sender, weights[here]))
                 ends.append(sender[:, :4])
             kept = dt.math.add_n(ends)
@@ -399,7 +408,7 @@ def _messages(target: str, moved: float) -> tuple[float, dict[str, float]]:
                     row = dt.nn.relu(dt.matmul(row, weights[device]))
                 at_once.append(row.op)
         played, rallies = x, []
-        for value in (x, dt.fill([PLAYED // 4], x)):
+        for value in (x, dt.fill([LARGE_MESSAGE // 4], x)):
             for i in range(RALLY):
                 with dt.device(devices[i % 2]):
                     value = value + 1.0
@@ -428,11 +437,11 @@ def _messages(target: str, moved: float) -> tuple[float, dict[str, float]]:
     def further(more: str, fewer: str) -> float:
         return max(took[more] - took[fewer], 0.0)
 
-    transfer = further("rally", "played") / (RALLY - 1)  # each is awake, as it has just sent
+    transfer = further("rally", "played") / (RALLY - 1)  # the receivers are awake, because they have just sent
     message = further("sent", "kept") / SENT
-    # Each task works for a while, and waits longer for its next turn, as in steps that people write.
+    # Each task computes, and then waits longer for its next input, as in typical steps.
     asleep = further("hops", "alone") / HOPS
-    # Which tasks share a core is up to the operating system, each time anew: here the mean counts, not the fastest.
+    # The operating system decides anew which tasks share a core. So this is a mean, and not the fastest round.
     shared = statistics.fmean(
         len(devices) * (s["by itself"] - s["empty"]) / max(s["at once"] - s["everywhere"], 1e-9) for s in rounds
     )
@@ -443,7 +452,7 @@ def _messages(target: str, moved: float) -> tuple[float, dict[str, float]]:
         "transfer": transfer,
         "message": message,
         "wake": max(asleep - transfer / 2 - max(message, transfer / 2), 0.0),
-        "shared byte": max(further("large rally", "rally") / (RALLY - 1) - moved, 0.0) / PLAYED,
+        "shared byte": max(further("large rally", "rally") / (RALLY - 1) - moved, 0.0) / LARGE_MESSAGE,
         "read": further("read", "own read") / 8,
         "update": further("update", "own update") / 8,
     }

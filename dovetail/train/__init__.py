@@ -1,10 +1,12 @@
-"""Training: optimizers and what they need, under TensorFlow 1's names (`dt.train`).
+"""Training, under TensorFlow 1's names (`dt.train`).
 
-- `optimizers`: optimizers, schedules of learning rates, loss scaling (its names in TensorFlow 1.15: `experimental`).
-- `saving`: checkpoints and meta graphs. `loops`: sessions that train, and their hooks. `global_step`: the variable that counts steps.
+- `optimizers`: optimizers, learning rate schedules, loss scaling. `experimental`: loss scaling under its names of TensorFlow 1.15.
+- `saving`: checkpoints and meta graphs.
+- `loops`: training sessions and their hooks.
+- `global_step`: the variable that counts steps.
 - `distributed`: optimizers that need several tasks.
 
-`compat`, `tools` and `dt.compile` may import it; it imports `distribute`, `interop` and `io`, and is imported by none of them.
+`compat`, `tools` and `dt.compile` may import it. It imports `distribute`, `interop` and `io`, which do not import it.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -78,7 +80,7 @@ _MESSAGES = (*EXAMPLES, "SaverDef")  # protobuf is loaded when one is used
 if not TYPE_CHECKING:  # type checkers read __init__.pyi, where an unknown name is an error
 
     def __getattr__(name: str) -> Any:
-        """What needs ZeroMQ or protobuf, and old names: loaded when they are used."""
+        """Loads the names that need ZeroMQ or protobuf, and old names, when they are used."""
         if name == "Server":
             from ..runtime.server.server import Server  # loads ZeroMQ
 

@@ -1,13 +1,13 @@
-"""Clusters on Ray, Slurm and Kubernetes: modules that start tasks there.
+"""Modules that start the tasks of clusters on this machine, Ray, Slurm and Kubernetes.
 
-    engines.py                a cluster file, and the cluster that it describes, on any engine
-    supervisor.py             `Supervisor` restarts the tasks of this machine; the interface that Ray's and Slurm's jobs share with it
+    engines.py                reads a cluster file, and starts its cluster on an engine
+    supervisor.py             `LocalSupervisor` restarts the tasks of this machine; `Supervisor` is its interface
     ray_cluster.py            `RayCluster`: a Ray actor per task, in a placement group
     slurm_cluster.py          `SlurmCluster`: a step in a Slurm job; the job's options and batch script
     kubernetes_manifests.py   manifests for `kubectl apply`: a StatefulSet per job
     kubectl.py                applies the manifests, and runs a program in a pod
 
-An engine's own package is loaded when it is used.
+The Python package of an engine is loaded when it is first used.
 
 `dt.compile` and the command `dovetail` import them.
 """

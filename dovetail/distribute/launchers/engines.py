@@ -1,6 +1,6 @@
-"""Clusters from a cluster file, on this machine, on Ray, or in a Slurm job, for `dovetail up` and `dovetail run`.
+"""Starts the cluster of a cluster file on this machine, on Ray, or in a Slurm job, for `dovetail up` and `dovetail run`.
 
-part of the file        on this machine           Ray                 Slurm
+key of the file         this machine              Ray                 Slurm
 devices                 CPUs, emulated GPUs       emulated GPUs       -
 resources: cpus         threads of kernels        num_cpus            --cpus-per-task
            gpus         -                         num_gpus            --gpus-per-task
@@ -28,24 +28,26 @@ from ...runtime.transport.keys import OWN, Keys, write_keys
 from ...runtime.transport.zmq_sockets import new_key_pair
 from .ray_cluster import RayCluster
 from .slurm_cluster import SlurmCluster, counts
-from .supervisor import Keeper, Supervisor
+from .supervisor import LocalSupervisor, Supervisor
 
 ENGINES = ("local", "ray", "slurm", "k8s")
-SERVES = "ps"  # the job whose tasks serve where the others run the program
-KEYS = "dovetail-keys"  # where a cluster over several machines has its key, unless that is said
+# The job whose tasks always run servers, even if the other tasks run the user's program.
+SERVER_JOB = "ps"
+# The default folder of the key of a cluster over several machines.
+KEYS = "dovetail-keys"
 
 Output = Callable[[str, int, str], None]
-"""Takes a line that a task has printed: job, index, line."""
+"""A function of a line that a task printed: job, index, line."""
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
-    """A cluster file.
+class ClusterDescription:
+    """The description of a cluster.
 
     Attributes:
-        text: the description: a path, the text of a file, or numbers of tasks.
-        file: its content.
-        path: the path of the file; None: `text` is no path.
+        text: what the user passed: a path, the text of a cluster file, or numbers of tasks.
+        file: the parsed cluster file.
+        path: the path of the file; None: `text` is not a path.
     """
 
     text: str
@@ -53,41 +55,44 @@ class Described:
     path: Path | None
 
     @staticmethod
-    def read(text: str) -> Described:
-        """Read a cluster file. ValueError: it is malformed, or cannot be read."""
+    def read(text: str) -> ClusterDescription:
+        """Reads a cluster file. ValueError: it is malformed, or cannot be read."""
         try:
             file = checked(described_by(text), ClusterFile)
         except (ValueError, OSError) as e:
             raise ValueError(f"{text}: {e}") from None
         path = Path(text) if len(text) < 1024 and "\n" not in text and Path(text).is_file() else None
-        return Described(text, file, path)
+        return ClusterDescription(text, file, path)
 
     def within(self, folder: str) -> str:
-        """A folder that the file names, as an absolute path; an address with `://` is not changed."""
+        """Returns a folder that the file names as an absolute path. A URL is unchanged."""
         if "://" in folder:
             return folder
         return str((Path() if self.path is None else self.path.parent).joinpath(Path(folder).expanduser()).resolve())
 
     def environment(self) -> dict[str, str]:
-        """Environment variables of tasks and programs on all engines: the folder of checkpoints, and the replication of variables."""
+        """Returns the environment variables of tasks and programs: the folder of checkpoints, and the replication of variables."""
         folder = {} if self.file.checkpoint is None else {"CHECKPOINT_DIR": self.within(self.file.checkpoint)}
         return {**folder, **({"DOVETAIL_PS_REPLICAS": str(self.file.ps_replicas)} if self.file.ps_replicas > 1 else {})}
 
     def keys(self, given: Path | None = None, default: str | None = None) -> Path | None:
-        """The folder of the cluster's key: `given`, else that of the file, else DOVETAIL_KEYS, else `default`. A missing key is created."""
+        """Returns the folder of the cluster's key, and creates a missing key. None: the cluster has no key.
+
+        The folder is the first of these that is set: `given`, `keys` in the file, DOVETAIL_KEYS, `default`.
+        """
         named = given or self.file.keys or os.environ.get("DOVETAIL_KEYS") or default
         if not named:
             return None
         folder = given.expanduser() if given else Path(self.within(str(named)))
         if not (folder / OWN).exists() and not any(folder.glob(f"*/{OWN}")):
             write_keys(folder, "cluster", new_key_pair())
-        Keys.load(folder)  # whether it is a key, and private
+        Keys.load(folder)  # raises an error if the key is malformed or readable by others
         return folder.resolve()
 
 
 @contextlib.contextmanager
 def running(
-    described: Described,
+    described: ClusterDescription,
     on: str,
     *,
     say: Callable[[str], None],
@@ -96,46 +101,46 @@ def running(
     program: Sequence[str] = (),
     restarts: int = 0,
     keys: Path | None = None,
-) -> Iterator[tuple[RunningCluster, Keeper]]:
-    """A context in which the cluster of a file runs: yields the cluster and its keeper.
+) -> Iterator[tuple[RunningCluster, Supervisor]]:
+    """A block in which the cluster of a file runs. Yields the cluster and its supervisor.
 
     Args:
         described: the cluster.
         on: "local", "ray" or "slurm".
         say: called with a message for each event of a task.
         output: called with each line that a task prints; None: tasks print to the streams of this process.
-        restart: restart tasks that end; an engine may do so anyway.
-        program: a command that tasks run instead of a server, except those of the job "ps". Not possible on Ray.
+        restart: restart tasks of this machine that end. Ray always restarts tasks, and Slurm never does.
+        program: a command that tasks run instead of a server, except those of the job "ps". Ray does not support it.
         restarts: how often each such task is restarted when it fails.
         keys: the folder of the cluster's key.
     """
     if on == "ray":
         if program:
             raise ValueError(
-                "On Ray the program is the only client. RayCluster.run calls a function in each worker's process"
+                "On Ray the program is the only client. Use RayCluster.run to call a function in each worker's process"
             )
         with RayCluster(counts(described.file), **_grants(described.file), keys=described.keys(keys)) as ray:
-            yield ray, Keeper()
+            yield ray, Supervisor()
     elif on == "slurm":
         where = described.keys(keys, KEYS)
-        os.environ["DOVETAIL_KEYS"] = str(where)  # of srun's tasks, too
+        os.environ["DOVETAIL_KEYS"] = str(where)  # srun's tasks inherit it
         os.environ.update(described.environment())
         with SlurmCluster(counts(described.file), program=program, output=output) as slurm:
-            yield slurm, slurm.keeper
+            yield slurm, slurm.supervisor
     else:
-        programs = {job: list(program) for job in described.file.jobs if program and job != SERVES}
+        programs = {job: list(program) for job in described.file.jobs if program and job != SERVER_JOB}
         with local_cluster(described, programs=programs, output=output, keys=keys) as local:
-            yield local, Supervisor(local, say, restart=restart, programs=dict.fromkeys(programs, restarts))
+            yield local, LocalSupervisor(local, say, restart=restart, programs=dict.fromkeys(programs, restarts))
 
 
 def local_cluster(
-    described: Described,
+    described: ClusterDescription,
     *,
     programs: Mapping[str, Sequence[str]] | None = None,
     output: Output | None = None,
     keys: Path | None = None,
 ) -> LocalCluster:
-    """The cluster of a file, started on this machine. Other arguments as in `LocalCluster`."""
+    """Starts the cluster of a file on this machine. The other arguments are those of `LocalCluster`."""
     jobs = _local_jobs(described.file)
     cpus, emulated = _devices(described.file)
     return LocalCluster(
@@ -146,17 +151,17 @@ def local_cluster(
 
 
 def _local_jobs(file: ClusterFile) -> dict[str, Any]:
-    """Jobs as `LocalCluster` takes them: tasks with numbers of their own are tasks like others."""
+    """Returns the jobs as an argument of `LocalCluster`, which numbers tasks from 0."""
     return {job: list(tasks.values()) if isinstance(tasks, dict) else tasks for job, tasks in file.jobs.items()}
 
 
 def _devices(file: ClusterFile) -> tuple[dict[str, int], dict[str, int]]:
-    """How many CPU devices and emulated GPUs each task of a job has."""
+    """Returns the number of CPU devices and of emulated GPUs of each task, by job."""
     cpus, gpus = dict.fromkeys(file.jobs, 1), dict.fromkeys(file.jobs, 0)
     for where, devices in (file.devices or {}).items():
         job = (parse_strict(where).job or "") if where.startswith("/") else where
         if job not in file.jobs:
-            raise ValueError(f"devices names the job {job!r}, which the cluster does not have")
+            raise ValueError(f"`devices` names the job {job!r}, which is not in the cluster")
         facts = [d if isinstance(d, DeviceFacts) else DeviceFacts(d) for d in devices]
         kinds = [(f.name.lower().rpartition("device:")[2].partition(":")[0], f.emulated) for f in facts]
         cpus[job] = max(cpus[job], sum(kind == "cpu" for kind, _ in kinds))
@@ -165,7 +170,7 @@ def _devices(file: ClusterFile) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def _limits(file: ClusterFile, job: str) -> dict[str, str]:
-    """The environment variables that keep a task of this machine to its resources."""
+    """Returns the environment variables that limit a task of this machine to its resources."""
     takes = (file.resources or {}).get(job)
     found: dict[str, str] = {}
     if takes is not None and takes.cpus:
@@ -178,7 +183,7 @@ def _limits(file: ClusterFile, job: str) -> dict[str, str]:
 
 
 def _grants(file: ClusterFile) -> dict[str, Any]:
-    """The arguments of a `RayCluster` that a file has."""
+    """Returns the arguments of `RayCluster` that a file sets."""
     resources: dict[str, dict[str, Any]] = {}
     for job, takes in (file.resources or {}).items():
         memory = quantity(takes.memory, "memory")

@@ -1,4 +1,4 @@
-"""A cluster on Kubernetes, managed with `kubectl`: start, wait, run a program, delete."""
+"""Manages a cluster on Kubernetes with `kubectl`: starts it, waits for it, runs a program in it, and deletes it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from typing import Any
 from ...placer.cluster.spec import masters_job
 from .kubernetes_manifests import PORT
 
-STDERR = 2  # the descriptor
-READY_S = 300  # how long pods may take until they are ready
+# The file descriptor of standard error.
+STDERR = 2
+# Seconds to wait until all pods are ready.
+READY_S = 300
 
 
 def apply(manifests: Iterable[Mapping[str, Any]]) -> None:
-    """Apply manifests, and wait until all pods are ready.
+    """Applies manifests, and waits until all pods are ready.
 
     Raises:
-        OSError: kubectl is not installed. CalledProcessError: it failed, and has printed why.
+        OSError: kubectl is not installed.
+        CalledProcessError: it failed, and printed the reason.
     """
     _with_manifests("apply", manifests)
     for own in (m["metadata"]["name"] for m in manifests if m["kind"] == "StatefulSet"):
@@ -33,18 +36,18 @@ def is_up(jobs: Iterable[str], name: str) -> bool:
 
 
 def delete(manifests: Iterable[Mapping[str, Any]]) -> None:
-    """Delete the objects of manifests. Errors as in `apply`."""
+    """Deletes the objects of manifests. Errors as in `apply`."""
     _with_manifests("delete", manifests, "--ignore-not-found")
 
 
 def target(jobs: Iterable[str], name: str) -> str:
-    """The session target of a cluster, for pods of its namespace."""
+    """Returns the session target of a cluster, for pods of its namespace."""
     own = f"{name}-{masters_job(jobs)}"
     return f"zmq://{own}-0.{own}:{PORT}"
 
 
 def run(program: Sequence[str], jobs: Sequence[str], name: str, environment: Mapping[str, str]) -> int:
-    """Run a Python file as the client, in the pod of the task that sessions talk to.
+    """Runs a Python file as the client, in the pod of the master's task.
 
     Args:
         program: the path of the file, which is sent on standard input, and its arguments.
@@ -54,10 +57,13 @@ def run(program: Sequence[str], jobs: Sequence[str], name: str, environment: Map
 
     Returns:
         The program's exit status.
+
+    Raises:
+        ValueError: the program is not a Python file.
     """
     if not program[0].endswith(".py"):
         raise ValueError(
-            f"On Kubernetes the program is one Python file, which is sent to a pod, not {shlex.join(program)}"
+            f"On Kubernetes the program must be a single Python file, which is sent to a pod, not {shlex.join(program)}"
         )
     variables = {"TARGET": target(jobs, name), "PYTHONUNBUFFERED": "1", **environment}
     pod = f"{name}-{masters_job(jobs)}-0"
@@ -68,16 +74,16 @@ def run(program: Sequence[str], jobs: Sequence[str], name: str, environment: Map
 
 
 def kubectl(*words: str, text: str | None = None) -> None:
-    """Run `kubectl`; its output goes to standard error. Errors as in `apply`."""
+    """Runs `kubectl`. Its output goes to standard error. Errors as in `apply`."""
     try:
         subprocess.run(["kubectl", *words], input=text, text=True, stdout=STDERR, check=True)
     except FileNotFoundError:
         raise FileNotFoundError(
-            "kubectl was not found: install it, and configure it for a Kubernetes cluster"
+            "kubectl was not found. Install it, and configure it for a Kubernetes cluster"
         ) from None
 
 
 def _with_manifests(command: str, manifests: Iterable[Mapping[str, Any]], *words: str) -> None:
-    import yaml  # most commands write none
+    import yaml  # slow to load, and most commands write no YAML
 
     kubectl(command, "-f", "-", *words, text=yaml.safe_dump_all(list(manifests), sort_keys=False, width=120))

@@ -4,7 +4,7 @@ Per cluster:  a ConfigMap with the cluster file, a Secret with the key that all 
 Per job:      a StatefulSet, whose pods keep their names; a headless Service, which gives each pod an address by its name;
               a PodDisruptionBudget, so that a drained node takes one task of a job at a time
 
-A restarted pod has the same name on any node, so that the address of its task stays. It listens on the pod's IP.
+A restarted pod keeps its name, also on another node, so the address of its task does not change. It listens on the pod's IP address.
 """
 
 from __future__ import annotations
@@ -18,25 +18,27 @@ from ...placer.cluster.file_format import ClusterFile, TaskResources, checked
 from ...placer.cluster.load import quantity
 
 PORT, METRICS_PORT = 2222, 9100
-USER = 1000  # of the Dockerfile's image
+# The user of the Dockerfile's image.
+USER = 1000
 FILES, KEYS, SECRET = "/etc/dovetail", "/run/dovetail/keys", "/run/dovetail/secret"
-_NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # with a job and a pod's number it is still a label of DNS
+# With a job and a pod's number, such a name is still a valid DNS label.
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 _POD_INDEX = "apps.kubernetes.io/pod-index"
 
 Manifest = dict[str, Any]
 
 
 def manifests(described: Any, image: str, *, name: str = "dovetail", key: str | None = None) -> list[Manifest]:
-    """The manifests of a cluster.
+    """Returns the manifests of a cluster.
 
     Args:
-        described: the content of a cluster file (`described_by`): `jobs` as numbers of tasks, and `resources`.
+        described: the content of a cluster file (`described_by`). Its `jobs` must be numbers of tasks.
         image: the container image; `docker/Dockerfile` builds one.
         name: prefix of the names of all objects.
-        key: text of the key file for the Secret; None: pods listen without keys, and any process that can reach them can run code there.
+        key: text of the key file for the Secret. None: pods listen without keys, and any process that can reach them can run code there.
 
     Raises:
-        ValueError: `described` is no cluster file, has addresses instead of numbers, or a name is invalid in Kubernetes.
+        ValueError: `described` is not a cluster file, has addresses instead of numbers, or a name is invalid in Kubernetes.
 
     >>> [(m["kind"], m["metadata"]["name"]) for m in manifests({"jobs": {"ps": 1}}, "dovetail:1")]
     [('ConfigMap', 'dovetail'), ('Service', 'dovetail-ps'), ('StatefulSet', 'dovetail-ps'), ('PodDisruptionBudget', 'dovetail-ps')]
@@ -46,17 +48,17 @@ def manifests(described: Any, image: str, *, name: str = "dovetail", key: str | 
     for job, tasks in file.jobs.items():
         if not isinstance(tasks, int) or tasks < 1:
             raise ValueError(
-                f"Job {job!r} must have a number of tasks, 1 or more, not {tasks!r}: Kubernetes gives them their addresses"
+                f"Job {job!r} must have a number of tasks, at least 1, not {tasks!r}. Kubernetes assigns their addresses"
             )
         jobs[job] = tasks
     for part in (name, *jobs):
         if not _NAME.fullmatch(part):
             raise ValueError(
-                f"{part!r} is no valid name in Kubernetes: use up to 40 lower-case letters, digits and '-', a letter first"
+                f"{part!r} is not a valid name in Kubernetes. Use up to 40 lower-case letters, digits and '-', starting with a letter"
             )
     unknown = sorted(set(file.resources or ()) - set(jobs))
     if unknown:
-        raise ValueError(f"resources names jobs that the cluster does not have: {', '.join(unknown)}")
+        raise ValueError(f"`resources` names jobs that are not in the cluster: {', '.join(unknown)}")
     addresses = {job: [f"{name}-{job}-{i}.{name}-{job}:{PORT}" for i in range(n)] for job, n in jobs.items()}
     made = [_object("v1", "ConfigMap", name, name, data={"cluster.json": json.dumps({"jobs": addresses}, indent=1)})]
     if key is not None:
@@ -67,10 +69,10 @@ def manifests(described: Any, image: str, *, name: str = "dovetail", key: str | 
 
 
 def _job(name: str, job: str, count: int, image: str, file: ClusterFile, has_key: bool) -> list[Manifest]:
-    """The Service, StatefulSet and PodDisruptionBudget of a job."""
+    """Returns the Service, the StatefulSet and the PodDisruptionBudget of a job."""
     own, chosen = f"{name}-{job}", {"matchLabels": _labels(name, job)}
     ports = [{"name": "dovetail", "port": PORT}, {"name": "metrics", "port": METRICS_PORT}]
-    # Tasks find each other while they start, so the addresses of pods that are not ready are published, too.
+    # Tasks connect to each other while they start, so the addresses of pods that are not ready must also be published.
     service = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": _labels(name, job), "ports": ports}
     stateful_set = {
         "serviceName": own,
@@ -129,7 +131,7 @@ def _pod(name: str, job: str, image: str, file: ClusterFile, has_key: bool) -> M
         "volumes": [{"name": "cluster", "configMap": {"name": name}}],
     }
     if has_key:
-        # Kubernetes lets the group read a secret's files. A private key that others may read is refused, so it is copied.
+        # Kubernetes makes a secret's files readable by the group. Servers refuse such a private key, so it is copied.
         server["volumeMounts"].append({"name": "keys", "mountPath": KEYS, "readOnly": True})
         pod["volumes"] += [
             {"name": "secret", "secret": {"secretName": name}},
@@ -151,7 +153,7 @@ def _pod(name: str, job: str, image: str, file: ClusterFile, has_key: bool) -> M
 
 
 def _takes(resources: TaskResources) -> dict[str, str]:
-    """What a task requests, which is its limit, too."""
+    """Returns the resources that a task requests, which are also its limits."""
     memory = quantity(resources.memory, "memory")
     found = {
         "cpu": None if resources.cpus is None else f"{resources.cpus:g}",

@@ -1,21 +1,21 @@
-"""`RayCluster`: a cluster whose tasks are actors of Ray.
+"""`RayCluster`: a cluster whose tasks are Ray actors.
 
-Each task is one actor in one bundle of a placement group, and its server runs in the actor's process, with the processors, GPUs and
-memory that Ray granted. Another actor, the *directory*, records where all tasks listen:
+Each task is an actor in a bundle of a placement group. Its server runs in the actor's process, with the CPUs, GPUs and memory that Ray
+granted. Another actor, the *directory*, records the locations (host and port) of all tasks:
 
-    a task starts     it reserves a port of its node, and joins the directory with it
-    all have joined   each learns the cluster spec, and starts its server
-    it is scaled      the directory gets more tasks, or fewer, and each server a new cluster spec (`Server.update_cluster`)
-    a task dies       Ray restarts its actor (`max_restarts`), on another node if its node is lost. The task joins again from another
-                      location. Its address in the cluster spec stays the same; the directory sends its new location to all processes
-                      (`runtime/transport/address.py`)
-    the directory dies  Ray restarts it, and it recovers its state from the processes that poll it
+    a task starts         it reserves a port of its node, and joins the directory with this location
+    all have joined       each receives the cluster spec, and starts its server
+    the cluster scales    the directory receives the new list of tasks, and each server a new cluster spec (`Server.update_cluster`)
+    a task dies           Ray restarts its actor (`max_restarts`), on another node if its node is lost. The task joins again from its new
+                          location. Its address in the cluster spec does not change; the directory sends the new location to all
+                          processes (`runtime/transport/address.py`)
+    the directory dies    Ray restarts it, and it recovers its state from the processes that poll it
 
 Every process of the cluster, including this one, has a thread that polls the directory. The variables of a dead task are lost unless
-`ps_replicas` is 2. `MonitoredTrainingSession` restores them from the last checkpoint; `ClusterCoordinator` reassigns a dead worker's
+`ps_replicas` is 2. `MonitoredTrainingSession` restores them from the last checkpoint. `ClusterCoordinator` reassigns a dead worker's
 calls to another worker.
 
-Unless all nodes are on loopback, a key pair is created for the cluster. Ray passes it to the tasks; it is not logged.
+Unless all nodes are on loopback, a key pair is created for the cluster. Ray passes it to the tasks, and does not log it.
 """
 
 from __future__ import annotations
@@ -46,17 +46,22 @@ from ...runtime.transport.keys import OWN, Keys, keys_of_servers, write_keys
 from ...runtime.transport.zmq_sockets import new_key_pair
 from ..resolvers.cluster_resolver import ClusterResolver
 
-POLL_S = 10.0  # how long one poll for changes waits at the directory
-AGAIN_S = 1.0  # pause after a poll that failed
-UPDATE_S = 10.0  # how long running tasks may take to learn of others
+# Seconds that a poll waits in the directory for changes.
+POLL_S = 10.0
+# Pause after a failed poll, in seconds.
+AGAIN_S = 1.0
+# Seconds to wait until running tasks have received a new cluster spec.
+UPDATE_S = 10.0
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 GRANTS = ("num_cpus", "num_gpus", "memory", "resources")
-ALWAYS = {"max_task_retries": -1}  # a call that is made again by the actor that Ray starts in the place of a dead one
-CALLS = 8  # calls that one task's actor serves at a time
+# Options of a call that Ray repeats when it has restarted the actor.
+ALWAYS = {"max_task_retries": -1}
+# Number of concurrent calls that a task's actor serves.
+CALLS = 8
 
 
 class Directory:
-    """Records where the tasks of a cluster listen. An asynchronous actor: its methods run in one thread, and may wait for each other.
+    """Records the locations of a cluster's tasks. It is an asynchronous actor: its methods run in one thread and may wait for each other.
 
     Args:
         tasks: (job, index) of all tasks.
@@ -66,17 +71,17 @@ class Directory:
         self._tasks = list(tasks)
         self._addresses: dict[tuple[str, int], str] = {}
         self._locations: dict[str, str] = {}
-        self._version = time.time_ns()  # above those of a directory that has died
+        self._version = time.time_ns()  # higher than the versions of an earlier instance that died
         self._changed = asyncio.Condition()
         import ray  # an engine's package is loaded where it is used
 
-        # Until a task sends it the addresses.
+        # A restarted directory knows no addresses until a task sends them.
         self._is_forgetful = bool(ray.get_runtime_context().was_current_actor_reconstructed)
 
     async def join(self, job: str, index: int, location: str) -> dict[str, list[str]]:
-        """Record where a task listens, wait until all tasks have been recorded, and return the cluster.
+        """Records the location of a task, waits until all tasks have joined, and returns the cluster.
 
-        The first location of a task is its address in the cluster spec, also after restarts.
+        The first location of a task is its address in the cluster spec, and does not change after restarts.
         """
         async with self._changed:
             await self._changed.wait_for(lambda: not self._is_forgetful)
@@ -87,7 +92,7 @@ class Directory:
         return self._cluster()
 
     async def scale(self, tasks: Sequence[tuple[str, int]]) -> None:
-        """Set the tasks of the cluster. `join` waits for tasks that have not joined yet."""
+        """Sets the tasks of the cluster. `join` waits for tasks that have not joined yet."""
         async with self._changed:
             self._tasks = list(tasks)
             self._addresses = {task: at for task, at in self._addresses.items() if task in set(tasks)}
@@ -96,12 +101,12 @@ class Directory:
     async def changes(
         self, version: int, addresses: Mapping[tuple[str, int], str], here: tuple[str, str] | None
     ) -> tuple[int, dict[str, str]]:
-        """Long poll: the locations by address and their version, once the version differs from `version`, or after `POLL_S` seconds.
+        """Waits until the version differs from `version`, at most `POLL_S` seconds. Returns the version and the locations by address.
 
         Args:
             version: the version that the caller has.
-            addresses: task -> address, if the caller has all; else {}. A restarted directory recovers its state from it.
-            here: address and location of the calling task; None: the caller is no task.
+            addresses: task -> address, if the caller has all of them; else {}. A restarted directory recovers its state from it.
+            here: address and location of the calling task; None: the caller is not a task.
         """
         async with self._changed:
             if addresses and self._is_forgetful:
@@ -123,15 +128,15 @@ class Directory:
 
 
 class Task:
-    """One task of the cluster: an actor with a server.
+    """A task of the cluster: an actor with a server.
 
     Args:
         job: the task's job.
         index: index of the task in its job.
         directory: the name of the directory's actor.
         key: the text of the cluster's key file; None: the cluster has no keys.
-        cpus: number of processors that Ray granted; 0: all of the machine.
-        memory: bytes that Ray granted; 0: not specified.
+        cpus: number of CPUs that Ray granted; 0: all CPUs of the machine.
+        memory: memory in bytes that Ray granted; 0: unspecified.
         emulate_gpus: serve emulated GPUs instead of those that Ray granted.
         ps_replicas: number of parameter servers that have a copy of each variable.
     """
@@ -171,14 +176,14 @@ class Task:
         _follow(found, here=(cluster[job][index], at))
 
     def cluster(self) -> dict[str, Any]:
-        """The cluster spec; waits until this task is serving."""
+        """Waits until this task serves, and returns the cluster spec."""
         return self.server.cluster_spec.as_dict()
 
     def __repr__(self) -> str:
-        return self.name  # Ray's log puts it before each line
+        return self.name  # Ray prefixes log lines with it
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a function in this process."""
+        """Calls a function in this process."""
         return function(self.server, *args, **kwargs)
 
 
@@ -188,7 +193,10 @@ def _follow(
     addresses: Callable[[], dict[tuple[str, int], str]] = dict,
     here: tuple[str, str] | None = None,
 ) -> threading.Thread:
-    """Start a thread that applies the directory's changes to this process, until `ended` is set. `addresses`, `here`: as of `changes`."""
+    """Starts a thread that applies the directory's changes to this process until `ended` is set.
+
+    `addresses` and `here` are the arguments of `Directory.changes`.
+    """
     thread = threading.Thread(
         target=_apply_changes, args=(directory, ended or threading.Event(), addresses, here), daemon=True
     )
@@ -208,7 +216,7 @@ def _apply_changes(
     while not ended.is_set():
         try:
             version, locations = ray.get(directory.changes.remote(version, addresses(), here), timeout=3 * POLL_S)
-        except Exception:  # whatever Ray raises: the directory is busy, or everything ends
+        except Exception:  # the directory is busy, or Ray is shutting down
             ended.wait(AGAIN_S)
             continue
         for address, location in locations.items():
@@ -219,8 +227,8 @@ def _apply_changes(
 class RayCluster(RunningCluster):
     """Starts a cluster on Ray, with an actor per task. Needs the extra `ray`: pip install 'dovetail[ray]'.
 
-    The program is Ray's driver: a process that called `ray.init(address=...)`, or one under `ray job submit`. Without `ray.init`, this
-    connects to `RAY_ADDRESS`, or else to a Ray on this machine, which is started if needed.
+    The program is Ray's driver: a process that called `ray.init(address=...)`, or one under `ray job submit`. If the program did not call
+    `ray.init`, this connects to `RAY_ADDRESS`, or else to a Ray on this machine, which is started if needed.
 
     Args:
         jobs: job -> number of tasks: `{"ps": 2, "worker": 4}`.
@@ -228,16 +236,17 @@ class RayCluster(RunningCluster):
             `memory` (bytes; also its memory in plans), and `resources`, a mapping of Ray's custom resources.
         strategy: how Ray's placement group distributes tasks over nodes: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD".
         max_restarts: how often Ray restarts each task; -1: without limit.
-        keys: True: create a key pair, and refuse connections without it; False: no keys; or the folder of a key. None: True, unless
+        keys: the folder of a key; or True: create a key pair, and refuse connections without it; False: no keys. None: True, unless
             all of Ray's nodes are on loopback.
-        emulate_gpus: emulate the tasks' GPUs on CPUs, to test a program on a Ray whose GPUs are only numbers.
-        ps_replicas: 2: two tasks of the job "ps" have each variable, so that no update is lost when one of them dies
+        emulate_gpus: emulate the tasks' GPUs on CPUs, to test a program on a Ray cluster without GPUs.
+        ps_replicas: 2: two tasks of the job "ps" hold each variable, so that no update is lost when one of them dies
             (`docs/guides/state.md`), or its node if `strategy` spreads tasks.
-        start_timeout_s: seconds to wait until Ray has granted all resources and all tasks are serving.
+        start_timeout_s: seconds to wait until Ray has granted all resources and all tasks serve.
 
     Raises:
-        TypeError, ValueError: an argument is malformed. ImportError: Ray is not installed.
-        UnavailableError: Ray has not granted the resources in time, or a task has not started.
+        TypeError, ValueError: an argument is malformed.
+        ImportError: Ray is not installed.
+        UnavailableError: Ray did not grant the resources in time, or a task did not start.
 
     >>> with dt.RayCluster({"ps": 1, "worker": 2}) as cluster, dt.Session(cluster.target()) as session:  # doctest: +SKIP
     ...     print(len(session.list_devices()))
@@ -289,7 +298,7 @@ class RayCluster(RunningCluster):
             raise
 
     def _start(self, tasks: Sequence[tuple[str, int]], deadline: float) -> None:
-        """Start tasks in a placement group of their own, and wait until they serve."""
+        """Starts tasks in a new placement group, and waits until they serve."""
         ray = self._ray
         group = ray.util.placement_group([_bundle(self._grants[job]) for job, _ in tasks], strategy=self._strategy)
         self._groups.append((group, list(tasks)))
@@ -312,20 +321,20 @@ class RayCluster(RunningCluster):
         self.cluster_spec = ClusterSpec(ray.get(started[0]))
 
     def scale(self, job: str, count: int, timeout_s: float = 120.0) -> None:
-        """Change the number of tasks of a job: start more, or end those with the highest indices.
+        """Change the number of tasks of a job. Starts new tasks, or ends those with the highest indices.
 
-        Open sessions keep their devices. If its strategy uses this cluster's `resolver`, a `ClusterCoordinator` uses new workers, and
+        Open sessions keep their devices. A `ClusterCoordinator` whose strategy uses this cluster's `resolver` uses new workers, and
         reassigns the calls of workers that end. Resources return to Ray when all tasks of a placement group have ended. The initial tasks
-        are one group, and those of each call that adds tasks another one.
+        form one group, and the new tasks of each call of `scale` form another one.
 
         Args:
             job: a job of the cluster, except "ps", whose tasks own variables.
             count: the new number of tasks, at least 1.
-            timeout_s: seconds to wait until new tasks are serving.
+            timeout_s: seconds to wait until new tasks serve.
 
         Raises:
             ValueError: there is no such job, it is "ps", or the count is below 1.
-            UnavailableError: Ray has not granted the resources in time, or a task has not started. The cluster is unchanged.
+            UnavailableError: Ray did not grant the resources in time, or a task did not start. The cluster is unchanged.
         """
         if job not in self.cluster_spec.jobs or job == "ps":
             raise ValueError(f"scale needs a job of {self.cluster_spec.jobs} other than ps, not {job!r}")
@@ -353,11 +362,11 @@ class RayCluster(RunningCluster):
         known = [
             self._actors[t].call.remote(Server.update_cluster, self.cluster_spec.as_dict()) for t in before if t in kept
         ]
-        # One that is being started again asks the directory.
+        # A task that is being restarted gets the spec from the directory.
         self._ray.wait(known, num_returns=len(known), timeout=UPDATE_S)
 
     def _end(self, tasks: Sequence[tuple[str, int]]) -> None:
-        """End tasks, and placement groups that have none left."""
+        """Ends tasks, and removes placement groups without tasks."""
         for task in tasks:
             if (actor := self._actors.pop(task, None)) is not None:
                 self._ray.kill(actor)
@@ -368,7 +377,7 @@ class RayCluster(RunningCluster):
                 self._groups.remove((group, members))
 
     def resolver(self) -> ClusterResolver:
-        """A cluster resolver for strategies whose client is this process. It reflects later calls of `scale`.
+        """Returns a cluster resolver for strategies whose client is this process. It reflects later calls of `scale`.
 
         >>> strategy = dt.distribute.experimental.ParameterServerStrategy(cluster.resolver())  # doctest: +SKIP
         """
@@ -376,7 +385,7 @@ class RayCluster(RunningCluster):
 
     @property
     def tasks(self) -> list[tuple[str, int]]:
-        """(job, index) of each task."""
+        """The job and the index of each task."""
         return list(self._actors)
 
     def node(self, job: str, task_index: int) -> str:
@@ -384,13 +393,20 @@ class RayCluster(RunningCluster):
         return str(self._ray.get(self._actors[job, task_index].call.options(**ALWAYS).remote(_node)))
 
     def run(self, function: Callable[..., Any], *args: Any, job: str = "worker", **kwargs: Any) -> list[Any]:
-        """Call `function(server, *args, **kwargs)` in each task of a job concurrently, and return the results in order of tasks.
+        """Call a function in each task of a job concurrently, and return the results in order of tasks.
 
-        This is between-graph replication: each call builds its graph and opens its session at `server.target`. A call whose task
-        dies is not repeated.
+        Use it for between-graph replication: each call builds its own graph and opens a session at `server.target`. A call whose task dies
+        is not repeated.
+
+        Args:
+            function: called as `function(server, *args, **kwargs)`.
+            args: its arguments.
+            job: the job.
+            kwargs: its keyword arguments.
 
         Raises:
-            UnavailableError: a task died. RayTaskError: a call raised.
+            UnavailableError: a task died.
+            RayTaskError: a call raised an error.
         """
         calls = [
             actor.call.remote(function, *args, **kwargs) for (name, _), actor in self._actors.items() if name == job
@@ -401,7 +417,7 @@ class RayCluster(RunningCluster):
             raise UnavailableError.of(f"A task of the job {job!r} died during its call: {e}") from None
 
     def kill(self, job: str, task_index: int) -> None:
-        """Kill a task's process, to test recovery: Ray restarts it."""
+        """Kill a task's process, to test recovery. Ray restarts it."""
         self._ray.kill(self._actors[job, task_index], no_restart=False)
 
     def close(self) -> None:
@@ -415,7 +431,7 @@ class RayCluster(RunningCluster):
             for group, _ in self._groups:
                 self._ray.util.remove_placement_group(group)
         if self._follower is not None:
-            self._follower.join()  # its question ends with the directory
+            self._follower.join()  # its poll ends with the directory
             for job, i in self.tasks:  # other clusters may use these addresses
                 address = self.cluster_spec.task_address(job, i)
                 relocate(address, address)
@@ -430,7 +446,7 @@ class RayCluster(RunningCluster):
         return f"<dt.RayCluster {self.cluster_spec.as_dict()}>"
 
     def _make_key(self, keys: bool | str | Path | None) -> str | None:
-        """The text of the key file for all tasks and this process, which is created unless `keys` is its folder; None: no keys."""
+        """Returns the text of the cluster's key file, or None if it has no keys. Creates the key unless `keys` is its folder."""
         if keys is None:
             keys = not all(ip_address(n["NodeManagerAddress"]).is_loopback for n in self._ray.nodes() if n["Alive"])
         if not keys:
@@ -443,7 +459,7 @@ class RayCluster(RunningCluster):
         return (Path(keys) / OWN).read_text(encoding="ascii")
 
     def _wait(self, promised: Iterable[Any], deadline: float, what: str) -> None:
-        """Wait for objects of Ray. UnavailableError: not there in time, or their task failed."""
+        """Waits for Ray objects. UnavailableError: they are not ready in time, or their task failed."""
         began = time.monotonic()
         errors = self._ray.exceptions
         try:
@@ -451,14 +467,14 @@ class RayCluster(RunningCluster):
         except errors.GetTimeoutError:
             raise UnavailableError.of(
                 f"Waited {time.monotonic() - began:.0f} s {what}. Ray has {_counts(self._ray.available_resources())} free of "
-                f"{_counts(self._ray.cluster_resources())}: ask for less (resources=...), add nodes, or wait longer (start_timeout_s=...)",
+                f"{_counts(self._ray.cluster_resources())}. Request less (resources=...), add nodes, or wait longer (start_timeout_s=...)",
             ) from None
         except errors.RayError as e:
             raise UnavailableError.of(f"A task did not start: {e}") from None
 
 
 class _Elastic(ClusterResolver):
-    """A cluster of Ray, whose workers may come and go."""
+    """Resolves to a Ray cluster, whose workers may join and leave."""
 
     is_elastic = True
 
@@ -480,14 +496,14 @@ def _ray() -> Any:
         import ray  # an engine's package is loaded where it is used
         import ray.util.scheduling_strategies
     except ImportError:
-        raise ImportError("RayCluster needs Ray, which is not installed: pip install 'dovetail[ray]'") from None
+        raise ImportError("RayCluster needs Ray, which is not installed. Run pip install 'dovetail[ray]'") from None
     return ray
 
 
 def _checked(
     jobs: Mapping[str, int], resources: Mapping[str, Mapping[str, Any]], strategy: str, ps_replicas: int
 ) -> dict[str, dict[str, Any]]:
-    """What each task of a job takes, by job."""
+    """Checks the arguments of a `RayCluster`. Returns the resources of each task, by job."""
     if not isinstance(jobs, Mapping) or not all(
         isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in jobs.values()
     ):
@@ -508,7 +524,7 @@ def _checked(
 
 
 def _bundle(grant: Mapping[str, Any]) -> dict[str, float]:
-    """The bundle of a placement group that a task takes all of."""
+    """Returns the bundle of a placement group for a task, which uses all of it."""
     named = {"CPU": grant["num_cpus"], "GPU": grant.get("num_gpus", 0), "memory": grant.get("memory", 0)}
     # Ray refuses an empty bundle.
     return {name: n for name, n in {**named, **grant.get("resources", {})}.items() if n} or {"CPU": 0.001}

@@ -1,10 +1,10 @@
 """A cluster in a Slurm job, and the batch script of such a job.
 
-    salloc or sbatch   reserve the machines: `allocation` has the options for what the cluster file requests
-    `SlurmCluster`     one job step, with a Slurm task per task of the cluster, which runs a server
-    the program        the client, which runs where the job's script runs; or each task except parameter servers runs it
+    salloc or sbatch   allocate the nodes. `allocation` returns the options for the resources in a cluster file
+    `SlurmCluster`     starts one job step. Each task of the step runs a server
+    the program        is the client, which runs in the job's script, or runs in each task except parameter servers
 
-The step ends with the program. Slurm cannot restart a single task; `sbatch --requeue` restarts the whole job.
+The step ends with the program. Slurm cannot restart a single task. `sbatch --requeue` restarts the whole job.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ from ...runtime.server.local_cluster import follow_output
 from ...runtime.server.running_cluster import RunningCluster
 from ...runtime.transport.keys import client_keys
 from ..resolvers.cluster_resolver import expand_hostlist, expand_tasks_per_node, slurm_cluster
-from .supervisor import Keeper
+from .supervisor import Supervisor
 
 PROGRAM_ENDED = "The program of this task ended with status"
-GRACE_S = 5.0  # how long srun may take to end its tasks
+# Seconds that srun has to end its tasks.
+GRACE_S = 5.0
 
 
 def allocation(file: ClusterFile, options: Sequence[str] = ()) -> list[str]:
-    """The options of `salloc` and `sbatch` that allocate a cluster.
+    """Returns the options of `salloc` and `sbatch` that allocate a cluster.
+
+    All tasks of a Slurm step have the same resources: the largest that any job requests.
 
     Args:
-        file: a cluster file with numbers of tasks. All tasks of a Slurm step have the same resources, namely the largest
-            that any job requests.
+        file: a cluster file with numbers of tasks.
         options: additional options, such as `--time=1:00:00`.
 
     Raises:
@@ -57,17 +59,17 @@ def allocation(file: ClusterFile, options: Sequence[str] = ()) -> list[str]:
 
 
 def counts(file: ClusterFile) -> dict[str, int]:
-    """The number of tasks of each job. ValueError: a job has addresses, which Slurm assigns."""
+    """Returns the number of tasks of each job. ValueError: a job has addresses, which the engine assigns."""
     for job, tasks in file.jobs.items():
         if not isinstance(tasks, int):
             raise ValueError(
-                f"Job {job!r} must have a number of tasks, not {tasks!r}: the engine gives them their addresses"
+                f"Job {job!r} must have a number of tasks, not {tasks!r}. The engine assigns their addresses"
             )
     return {job: n for job, n in file.jobs.items() if isinstance(n, int)}
 
 
 def script(file: ClusterFile, command: Sequence[str], *, name: str = "dovetail", options: Sequence[str] = ()) -> str:
-    """The batch script of a cluster and its program.
+    """Returns the batch script of a cluster and its program.
 
     Args:
         file: a cluster file with numbers of tasks.
@@ -108,7 +110,7 @@ class SlurmCluster(RunningCluster):
             raise ValueError(f"{e.args[0]} is not set: this process is not in a Slurm job") from None
         self.keys = client_keys()
         self.cluster_spec = slurm_cluster(jobs, expand_hostlist(hosts), expand_tasks_per_node(tasks), port)
-        # Programs; the others serve until the end.
+        # Tasks that run a program. The others run servers until the end.
         self._running = {task for task in self.tasks if program and task[0] != "ps"}
         self._step = subprocess.Popen(
             [
@@ -131,7 +133,7 @@ class SlurmCluster(RunningCluster):
             raise
 
     def _labelled(self, line: str, show: Callable[[str, int, str], None]) -> None:
-        """Hand over a line as `srun --label` marks it, `2: text`."""
+        """Passes on a line of `srun --label`, such as `2: text`."""
         number, _, text = line.partition(":")
         rank = int(number) if number.strip().isdigit() else len(self.tasks)
         job, index = self.tasks[rank] if rank < len(self.tasks) else ("srun", 0)
@@ -144,13 +146,13 @@ class SlurmCluster(RunningCluster):
         if code is None:
             return ()
         raise UnavailableError.of(
-            f"The step of Slurm {how_it_ended(code)} before all tasks answered; its output says why"
+            f"The Slurm step {how_it_ended(code)} before all tasks answered. Its output shows the reason"
         )
 
     @property
-    def keeper(self) -> Keeper:
-        """The keeper, which reports the end of the step."""
-        return _StepKeeper(self)
+    def supervisor(self) -> Supervisor:
+        """The supervisor, which reports the end of the step."""
+        return _StepSupervisor(self)
 
     def close(self) -> None:
         """End all tasks. A second call does nothing."""
@@ -164,7 +166,7 @@ class SlurmCluster(RunningCluster):
         self._reader.join(GRACE_S)
 
 
-class _StepKeeper(Keeper):
+class _StepSupervisor(Supervisor):
     """Reports the end of a job step."""
 
     def __init__(self, cluster: SlurmCluster) -> None:

@@ -1,4 +1,4 @@
-"""Supervision of the tasks of a running cluster: by its engine, or by a supervisor that restarts the tasks of this machine."""
+"""Supervisors of running clusters. `LocalSupervisor` restarts the tasks of this machine; engines such as Ray restart their own tasks."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from ...runtime.rpc.pending_call import how_it_ended
 from ...runtime.server.local_cluster import LocalCluster
 
-FIRST_PAUSE_S = 1.0  # before a task that has ended is started again ...
-MOST_PAUSE_S = 30.0  # ... twice as long each time, up to this ...
-STEADY_S = 60.0  # ... and from the beginning after it has been up for so long
+# Exponential back-off, in seconds: the pause before the first restart of a task, which doubles with each restart, ...
+FIRST_PAUSE_S = 1.0
+# ... the longest pause, ...
+MOST_PAUSE_S = 30.0
+# ... and the uptime after which the pause is reset.
+STEADY_S = 60.0
 
 
 @dataclass(slots=True)
 class _TaskState:
-    """One task: when it was started, and when it will be."""
+    """The state of a task: the times of its last and its next start, in seconds."""
 
     started: float
     pause: float = FIRST_PAUSE_S
@@ -24,11 +27,11 @@ class _TaskState:
     restarts: int = 0
 
 
-class Keeper:
-    """Supervises the tasks of a running cluster. This base class does nothing: an engine, such as Ray or Slurm, supervises its tasks."""
+class Supervisor:
+    """Watches the tasks of a running cluster. This base class does nothing; it is for engines that supervise their tasks themselves."""
 
-    def look(self) -> bool:
-        """Check all tasks once; True if any has been restarted or has ended since the last check."""
+    def poll(self) -> bool:
+        """Checks all tasks once. Returns whether a task has ended or was restarted since the last check."""
         return False
 
     @property
@@ -37,15 +40,18 @@ class Keeper:
         return False
 
     def processes(self) -> dict[str, int]:
-        """Task -> id of its process on this machine."""
+        """Returns the process ids of the tasks on this machine."""
         return {}
 
     def program_status(self) -> int | None:
-        """The exit status of the programs that tasks run: that of one that failed and is not restarted; 0: all are done; None: they run."""
+        """Returns the exit status of the programs that tasks run.
+
+        This is the status of a program that failed and will not be restarted, 0 if all are done, or None while some run.
+        """
         return None
 
 
-class Supervisor(Keeper):
+class LocalSupervisor(Supervisor):
     """Restarts the tasks of a cluster on this machine when they end, with exponential back-off.
 
     Args:
@@ -68,8 +74,8 @@ class Supervisor(Keeper):
         self._clock = clock
         self._tasks = {task: _TaskState(clock()) for task in cluster.tasks}
 
-    def look(self) -> bool:
-        """Check all tasks once; True if any has been restarted or has ended since the last check."""
+    def poll(self) -> bool:
+        """Checks all tasks once. Returns whether a task has ended or was restarted since the last check."""
         changed = False
         for (job, i), task in self._tasks.items():
             now = self._clock()
@@ -81,18 +87,18 @@ class Supervisor(Keeper):
             if task.again_at is None:
                 changed = True
                 task.again_at = now + task.pause
-                then = f"; it is started again in {task.pause:.0f} s" if self._starts_again(job, task, code) else ""
+                then = f"; it restarts in {task.pause:.0f} s" if self._restarts(job, task, code) else ""
                 self._say(f"/job:{job}/task:{i} {how_it_ended(code)}{then}")
-            if now >= task.again_at and self._starts_again(job, task, code):
+            if now >= task.again_at and self._restarts(job, task, code):
                 changed = True
                 self._cluster.start(job, i)
                 task.restarts += 1
                 task.started, task.again_at = now, None
                 task.pause = min(MOST_PAUSE_S, 2 * task.pause)
-                self._say(f"/job:{job}/task:{i} was started again")
+                self._say(f"/job:{job}/task:{i} was restarted")
         return changed
 
-    def _starts_again(self, job: str, task: _TaskState, code: int) -> bool:
+    def _restarts(self, job: str, task: _TaskState, code: int) -> bool:
         return self._restart and (job not in self._programs or (code != 0 and task.restarts < self._programs[job]))
 
     @property
@@ -101,13 +107,13 @@ class Supervisor(Keeper):
         return not self._restart and all(self._cluster.process(*task).poll() is not None for task in self._tasks)
 
     def program_status(self) -> int | None:
-        """The exit status of the programs: that of the first one that failed and is not restarted; 0: all are done; None: they run."""
+        """Returns the status of the first program that failed and will not be restarted, 0 if all are done, or None while some run."""
         codes = {task: self._cluster.process(*task).poll() for task in self._tasks if task[0] in self._programs}
         for (job, i), code in codes.items():
-            if code and not self._starts_again(job, self._tasks[job, i], code):
+            if code and not self._restarts(job, self._tasks[job, i], code):
                 return code
         return None if any(code != 0 for code in codes.values()) else 0
 
     def processes(self) -> dict[str, int]:
-        """Task -> process id."""
+        """Returns the process ids of the tasks."""
         return {f"/job:{job}/task:{i}": self._cluster.process(job, i).pid for job, i in self._tasks}

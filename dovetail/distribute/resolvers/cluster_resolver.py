@@ -1,4 +1,4 @@
-"""Cluster resolvers: a process finds its cluster and its task, mostly in environment variables."""
+"""Cluster resolvers, by which a process finds its cluster and its task, mostly in environment variables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ClusterResolver:
         task_id: the task index of this process; None: unknown.
         rpc_layer: the prefix before `://` in a target, such as "grpc"; None: no prefix.
         environment: the name of the environment, '' or "google".
-        is_elastic: whether workers may be added and removed, which a `ClusterCoordinator` follows.
+        is_elastic: whether workers may join and leave the cluster.
     """
 
     task_type: str | None = None
@@ -30,11 +30,16 @@ class ClusterResolver:
     is_elastic: bool = False
 
     def cluster_spec(self) -> ClusterSpec:
-        """The cluster as a `ClusterSpec`."""
+        """Returns the cluster."""
         raise NotImplementedError
 
     def master(self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None) -> str:
-        """A session's target: the address of a task, by default of this one; '' if there is none.
+        """Returns a session's target: the address of a task; '' if the task is unknown.
+
+        Args:
+            task_type: the job; None: that of this process.
+            task_id: the index; None: that of this process.
+            rpc_layer: the prefix before `://`; None: that of this resolver.
 
         Raises:
             ValueError: the cluster has no such task.
@@ -48,7 +53,7 @@ class ClusterResolver:
     def num_accelerators(
         self, task_type: str | None = None, task_id: int | None = None, config_proto: Any = None
     ) -> dict[str, int]:
-        """The number of accelerators of each task, by type; by default that of this process."""
+        """Returns the number of accelerators of a task, by type. The base class returns those of this process."""
         count = len(accelerators())
         return {"GPU": count} if count else {}
 
@@ -58,7 +63,19 @@ def _target(address: str, rpc_layer: str | None) -> str:
 
 
 class SimpleClusterResolver(ClusterResolver):
-    """Resolves to a cluster that is given.
+    """Resolves to a given cluster.
+
+    Args:
+        cluster_spec: the cluster.
+        master: the target of sessions; '': the address of this task.
+        task_type: the job of this process.
+        task_id: the task index of this process.
+        environment: the name of the environment.
+        num_accelerators: number of accelerators of a task, by type; None: those of this process.
+        rpc_layer: the prefix before `://` in targets.
+
+    Raises:
+        TypeError: `cluster_spec` is not a `ClusterSpec`.
 
     >>> resolver = SimpleClusterResolver(ClusterSpec({"worker": ["a:2222", "b:2222"]}), task_type="worker", task_id=1)
     >>> resolver.master()
@@ -85,7 +102,7 @@ class SimpleClusterResolver(ClusterResolver):
         return self._spec
 
     def master(self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None) -> str:
-        """The address of the named task; without one, the given master, or this task's address."""
+        """Returns the address of a task. Without a task, returns the given master, or the address of this task."""
         if task_type is None and task_id is None and self._master:
             return _target(self._master, rpc_layer or self.rpc_layer)
         return super().master(task_type, task_id, rpc_layer)
@@ -93,7 +110,7 @@ class SimpleClusterResolver(ClusterResolver):
     def num_accelerators(
         self, task_type: str | None = None, task_id: int | None = None, config_proto: Any = None
     ) -> dict[str, int]:
-        """The given numbers, or else those of this process."""
+        """Returns the given numbers, or those of this process."""
         if self._accelerators is None:
             return super().num_accelerators(task_type, task_id, config_proto)
         return dict(self._accelerators)
@@ -103,13 +120,14 @@ class UnionResolver(ClusterResolver):
     """The union of the clusters of several resolvers. Everything else comes from the first resolver.
 
     Args:
-        resolvers: one or more.
-        rpc_layer: overrides that of the first resolver.
-        task_type: likewise.
-        task_id: likewise.
+        resolvers: one or more resolvers.
+        rpc_layer: replaces the value of the first resolver.
+        task_type: replaces the value of the first resolver.
+        task_id: replaces the value of the first resolver.
 
     Raises:
-        ValueError: there is no resolver. TypeError: an argument is no resolver.
+        ValueError: there is no resolver.
+        TypeError: an argument is not a resolver.
 
     >>> one, two = (SimpleClusterResolver(ClusterSpec({"worker": [host]})) for host in ("a:1", "b:2"))
     >>> UnionResolver(one, two).cluster_spec()
@@ -133,10 +151,10 @@ class UnionResolver(ClusterResolver):
         self.rpc_layer, self.environment = rpc_layer or first.rpc_layer, first.environment
 
     def cluster_spec(self) -> ClusterSpec:
-        """All jobs. Tasks of a job are concatenated, or keep their indices if a resolver has gaps between them.
+        """Returns all jobs. The tasks of a job are concatenated. If a resolver has gaps between indices, tasks keep their indices.
 
         Raises:
-            KeyError: in the latter case, two tasks have the same index.
+            KeyError: two tasks that keep their indices have the same one.
         """
         parts: dict[str, list[list[str] | dict[int, str]]] = {}
         for resolver in self._resolvers:
@@ -145,7 +163,7 @@ class UnionResolver(ClusterResolver):
         return ClusterSpec({job: _union(job, tasks) for job, tasks in parts.items()})
 
     def master(self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None) -> str:
-        """The address of the named task; without one, the first resolver's master."""
+        """Returns the address of a task. Without a task, returns the first resolver's master."""
         if task_type is not None and task_id is not None:
             return super().master(task_type, task_id, rpc_layer)
         return self._resolvers[0].master(rpc_layer=rpc_layer)
@@ -153,12 +171,12 @@ class UnionResolver(ClusterResolver):
     def num_accelerators(
         self, task_type: str | None = None, task_id: int | None = None, config_proto: Any = None
     ) -> dict[str, int]:
-        """The numbers of the first resolver."""
+        """Returns the numbers of the first resolver."""
         return self._resolvers[0].num_accelerators(task_type, task_id, config_proto)
 
 
 def _union(job: str, parts: Sequence[list[str] | dict[int, str]]) -> list[str] | dict[int, str]:
-    """The tasks of one job from several resolvers."""
+    """Merges the tasks of one job from several resolvers."""
     if all(isinstance(tasks, list) for tasks in parts):
         return [address for tasks in parts for address in tasks if isinstance(address, str)]
     merged: dict[int, str] = {}
@@ -178,14 +196,16 @@ class TFConfigClusterResolver(ClusterResolver):
 
         {"cluster": {"chief": [..], "worker": [..], "ps": [..]}, "task": {"type": "worker", "index": 0}}
 
+    TF_CONFIG is read at each access.
+
     Args:
-        task_type: overrides the value in TF_CONFIG, as do the other arguments.
-        task_id: likewise.
-        rpc_layer: likewise.
-        environment: likewise.
+        task_type: replaces the job in TF_CONFIG.
+        task_id: replaces the index in TF_CONFIG.
+        rpc_layer: replaces `rpc_layer` in TF_CONFIG.
+        environment: replaces `environment` in TF_CONFIG.
 
     Raises:
-        ValueError: TF_CONFIG is malformed. It is read at each access.
+        ValueError: at an access, if TF_CONFIG is malformed.
     """
 
     def __init__(
@@ -209,7 +229,7 @@ class TFConfigClusterResolver(ClusterResolver):
 
     @property
     def task_id(self) -> int | None:
-        """The index of this task in its job; TF_CONFIG may have it as a string."""
+        """The index of this task in its job. In TF_CONFIG it may be a string."""
         given = self._given["index"] if self._given["index"] is not None else tf_config().get("task", {}).get("index")
         return None if given is None else task_index(given)
 
@@ -234,11 +254,13 @@ class TFConfigClusterResolver(ClusterResolver):
         return str(tf_config().get("environment", "") if given is None else given)
 
     def cluster_spec(self) -> ClusterSpec:
-        """The cluster; empty if TF_CONFIG has none."""
+        """Returns the cluster. It is empty if TF_CONFIG has none."""
         return ClusterSpec(tf_config().get("cluster", {}))
 
     def master(self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None) -> str:
-        """`session_master` of TF_CONFIG; else the address of the task, by default this one, or '' if there is at most one task.
+        """Returns `session_master` of TF_CONFIG or, without it, the address of a task, by default of this one.
+
+        The target is '' if the cluster has at most one task.
 
         Raises:
             ValueError: the cluster has no such task.
@@ -255,19 +277,19 @@ class TFConfigClusterResolver(ClusterResolver):
 
 
 class SlurmClusterResolver(ClusterResolver):
-    """Resolves to the cluster of a Slurm job step: its tasks are assigned to the jobs in order, node by node.
+    """Resolves to the cluster of a Slurm job step. Its tasks are assigned to the jobs in order, node by node.
 
     Args:
         jobs: job -> number of tasks, in order; None: all tasks are workers.
-        port_base: port of the first task on each node; other tasks have the following ports.
+        port_base: port of the first task on each node. The other tasks have the following ports.
         gpus_per_node: number of GPUs of a node; None: that of this machine.
-        gpus_per_task: number of GPUs of a task; None: an equal share.
+        gpus_per_task: number of GPUs of a task; None: an equal share of the node's GPUs.
         tasks_per_node: number of tasks of each node; None: from SLURM_STEP_TASKS_PER_NODE.
         auto_set_gpu: whether to set CUDA_VISIBLE_DEVICES of this process to its GPUs.
         rpc_layer: the prefix before `://` in targets.
 
     Raises:
-        RuntimeError: this process is not in a Slurm step, or the step and `jobs` have different numbers of tasks.
+        RuntimeError: this process is not in a Slurm step, the step and `jobs` have different numbers of tasks, or a node has too few GPUs.
     """
 
     def __init__(
@@ -284,7 +306,7 @@ class SlurmClusterResolver(ClusterResolver):
         self._jobs = {"worker": total} if jobs is None else dict(jobs)
         if sum(self._jobs.values()) != total:
             raise RuntimeError(
-                f"Requested {sum(self._jobs.values())} tasks in `jobs`, but the Slurm step has {total}: they must agree"
+                f"`jobs` has {sum(self._jobs.values())} tasks, but the Slurm step has {total}. The numbers must be equal"
             )
         hosts = expand_hostlist(_slurm("STEP_NODELIST"))
         if tasks_per_node is None:
@@ -310,31 +332,31 @@ class SlurmClusterResolver(ClusterResolver):
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, mine))
 
     def cluster_spec(self) -> ClusterSpec:
-        """The cluster."""
+        """Returns the cluster."""
         return self._spec
 
     def get_task_info(self) -> tuple[str | None, int | None]:
-        """(job, index) of this task."""
+        """Returns the job and the index of this task."""
         return self.task_type, self.task_id
 
     def num_accelerators(
         self, task_type: str | None = None, task_id: int | None = None, config_proto: Any = None
     ) -> dict[str, int]:
-        """The number of GPUs of each task."""
+        """Returns the number of GPUs of each task."""
         return {"GPU": self._gpus}
 
 
 def slurm_cluster(jobs: Mapping[str, int], hosts: Sequence[str], counts: Sequence[int], port_base: int) -> ClusterSpec:
-    """The cluster whose tasks are assigned to nodes in order, node by node.
+    """Returns a cluster whose tasks are assigned to nodes in order.
 
     Args:
         jobs: job -> number of tasks, in order.
         hosts: the nodes.
         counts: number of tasks of each node.
-        port_base: port of the first task on each node; other tasks have the following ports.
+        port_base: port of the first task on each node. The other tasks have the following ports.
 
     Raises:
-        RuntimeError: the nodes have fewer tasks.
+        RuntimeError: the nodes have too few tasks.
     """
     total = sum(jobs.values())
     places = [f"{host}:{port_base + i}" for host, count in zip(hosts, counts, strict=False) for i in range(count)]
@@ -347,12 +369,12 @@ def slurm_cluster(jobs: Mapping[str, int], hosts: Sequence[str], counts: Sequenc
 def _slurm(name: str) -> str:
     found = os.environ.get(f"SLURM_{name}")
     if found is None:
-        raise RuntimeError(f"SLURM_{name} not found in the environment: is this process started by srun?")
+        raise RuntimeError(f"SLURM_{name} is not in the environment. Start this process with srun")
     return found
 
 
 def expand_hostlist(text: str) -> list[str]:
-    """The hosts of a Slurm host list; numbers keep leading zeros.
+    """Returns the hosts of a Slurm host list. Numbers keep leading zeros.
 
     >>> expand_hostlist("n[1-2],m5,o[03-04,6]")
     ['n1', 'n2', 'm5', 'o03', 'o04', 'o6']
@@ -369,7 +391,7 @@ def expand_hostlist(text: str) -> list[str]:
 
 
 def expand_tasks_per_node(text: str) -> list[int]:
-    """Expand Slurm's task counts to one number per node.
+    """Expands Slurm's task counts to one number per node.
 
     >>> expand_tasks_per_node("3(x2),2,1")
     [3, 3, 2, 1]
@@ -379,18 +401,19 @@ def expand_tasks_per_node(text: str) -> list[int]:
 
 
 class KubernetesClusterResolver(ClusterResolver):
-    """Resolves to a cluster of pods, which are found by their labels.
+    """Resolves to a cluster of pods, which it finds by their labels.
 
     Args:
-        job_to_label_mapping: job -> label selectors of its pods; None: `{"worker": ["job-name=tensorflow"]}`. Pods are sorted by
-            name within each selector.
+        job_to_label_mapping: job -> label selectors of its pods. The pods of a selector are sorted by name. None:
+            `{"worker": ["job-name=tensorflow"]}`.
         tf_server_port: the port of each pod's server.
         rpc_layer: the prefix before `://` in targets.
         override_client: a `CoreV1Api` of the package `kubernetes`; None: a new one.
-        executable_location: `WITHIN_CLUSTER` or `OFF_CLUSTER`: where this process runs.
+        executable_location: where this process runs, `WITHIN_CLUSTER` or `OFF_CLUSTER`.
 
     Raises:
-        ValueError: the location is unknown. ImportError: the package `kubernetes` is needed and not installed.
+        ValueError: the location is unknown.
+        ImportError: the package `kubernetes` is needed and not installed.
     """
 
     WITHIN_CLUSTER, OFF_CLUSTER = 0, 1
@@ -411,10 +434,10 @@ class KubernetesClusterResolver(ClusterResolver):
         self._client = override_client or _kubernetes_client(location == self.WITHIN_CLUSTER)
 
     def cluster_spec(self) -> ClusterSpec:
-        """The cluster of the current pods.
+        """Returns the cluster of the current pods.
 
         Raises:
-            RuntimeError: one of them is not running.
+            RuntimeError: a pod is not running.
         """
         cluster: dict[str, list[str]] = {}
         for job, selectors in self._labels.items():
@@ -435,8 +458,8 @@ def _kubernetes_client(within: bool) -> Any:
         from kubernetes import client, config  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError:
         raise ImportError(
-            "KubernetesClusterResolver asks Kubernetes by the package `kubernetes`, which is not installed: "
-            "pip install kubernetes, or pass override_client"
+            "KubernetesClusterResolver needs the package `kubernetes`, which is not installed. "
+            "Run pip install kubernetes, or pass override_client"
         ) from None
     load = config.load_incluster_config if within else config.load_kube_config
     load()

@@ -1,7 +1,7 @@
 """The roles of tasks in a cluster: chief, worker, parameter server, evaluator.
 
-The chief is the task that initializes, saves and writes summaries: `chief:0`, or `worker:0` where no chief is named. The
-evaluator is not part of the cluster of the others, and is its own chief.
+The chief is the task that initializes, saves and writes summaries: `chief:0`, or `worker:0` in a cluster without the job `chief`. The
+evaluator does not belong to the cluster of the other tasks, and is its own chief.
 
 Launchers pass the cluster and the task to a process as JSON, in the environment variable TF_CONFIG.
 """
@@ -19,10 +19,10 @@ EVALUATOR = "evaluator"
 
 
 def as_cluster_spec(cluster: Any) -> ClusterSpec:
-    """A `ClusterSpec` from one, or from an argument of it; None is the empty cluster.
+    """Converts a `ClusterSpec`, an argument of its constructor, or None (the empty cluster) to a `ClusterSpec`.
 
     Raises:
-        ValueError: the argument is anything else.
+        ValueError: the argument has another type.
     """
     if cluster is None:
         return ClusterSpec({})
@@ -32,7 +32,7 @@ def as_cluster_spec(cluster: Any) -> ClusterSpec:
 
 
 def check_role(cluster: Any, task_type: str, task_id: int) -> ClusterSpec:
-    """Check that a task exists, and return the cluster.
+    """Checks that a task exists, and returns the cluster.
 
     Raises:
         ValueError: there is more than one chief, the type is unknown, or the index is too large.
@@ -56,7 +56,7 @@ def check_role(cluster: Any, task_type: str, task_id: int) -> ClusterSpec:
 
 
 def is_chief(cluster: Any = None, task_type: str | None = None, task_id: int | None = None) -> bool:
-    """Whether a task is the chief of its cluster; True without a cluster."""
+    """Whether a task is the chief of its cluster. True without a cluster."""
     spec = as_cluster_spec(cluster)
     if not spec or task_type is None:
         return True
@@ -68,32 +68,27 @@ def is_chief(cluster: Any = None, task_type: str | None = None, task_id: int | N
 
 
 def worker_count(cluster: Any, task_type: str) -> int:
-    """The number of tasks that compute together with this one: chiefs and workers, or evaluators. ValueError for a ps."""
+    """Returns the number of tasks that compute together with this one: the chief and the workers, or the evaluators.
+
+    Raises:
+        ValueError: the task is a parameter server.
+    """
     spec = check_role(cluster, task_type, 0)
     if task_type == EVALUATOR:
         return _count(spec, EVALUATOR)
     if task_type == "ps":
-        raise ValueError(f"Unexpected `task_type` {task_type!r}: parameter servers are no workers")
+        raise ValueError(f"Unexpected `task_type` {task_type!r}: parameter servers are not workers")
     return _count(spec, "chief") + _count(spec, "worker")
 
 
 def id_in_cluster(cluster: Any, task_type: str, task_id: int) -> int:
-    """The task's number among those that compute together: the chief is 0, followed by workers."""
+    """Returns the task's number among the tasks that compute together. The chief comes before the workers."""
     spec = check_role(cluster, task_type, task_id)
     if task_type == "worker":
         return task_id + _count(spec, "chief")
     if task_type in ("chief", EVALUATOR):
         return task_id
     raise ValueError(f"There is no id for task_type {task_type!r}")
-
-
-def collective_leader(cluster: Any, task_type: str | None, task_id: int | None) -> str:
-    """The device name prefix of the task that leads the workers' group; '' for an evaluator and without a cluster."""
-    spec = as_cluster_spec(cluster)
-    if not spec or task_type in (None, EVALUATOR):
-        return ""
-    check_role(spec, task_type, int(task_id or 0))
-    return "/job:chief/replica:0/task:0" if "chief" in spec.jobs else "/job:worker/replica:0/task:0"
 
 
 def _count(spec: ClusterSpec, job: str) -> int:
@@ -104,7 +99,7 @@ _LOOKS_SO = '{"cluster": {"ps": ["host:2222"], "worker": ["host:2223"]}, "task":
 
 
 def tf_config() -> dict[str, Any]:
-    """The current content of TF_CONFIG; empty if it is not set.
+    """Returns the current content of TF_CONFIG. It is empty if the variable is not set.
 
     Raises:
         ValueError: it is not valid JSON, or not of the form `{"cluster": {...}, "task": {...}}`.
@@ -127,8 +122,8 @@ def tf_config() -> dict[str, Any]:
 
 
 def task_index(given: Any) -> int:
-    """The index of a task as TF_CONFIG has it, which may be a string. ValueError: it is no integer."""
+    """Converts the index of a task in TF_CONFIG, which may be a string. ValueError: it is not an integer."""
     try:
         return int(given)
     except (TypeError, ValueError):
-        raise ValueError(f"The task's index in TF_CONFIG must be a whole number, not {given!r}") from None
+        raise ValueError(f"The task's index in TF_CONFIG must be an integer, not {given!r}") from None

@@ -3,8 +3,11 @@
 `load` adds a model to the default graph, where it is placed, run and trained like any other nodes. `save` writes tensors of a graph,
 and all nodes that they need, as a model. Both need the package onnx: `pip install 'dovetail[onnx]'`.
 
-`loading`, `graph_builder`, `registry`, `messages` and `importers/` read; `saving`, `writing` and `exporters/` write; `correspondences` is
-for both directions. Only the command `dovetail plan` imports this package, and programs do.
+- Import: `loading` (the function `load`), `graph_builder`, `registry` (the table of importers), `messages`, and `importers/`.
+- Export: `saving` (the function `save`), `writing` (the table of exporters), and `exporters/`.
+- `correspondences`: the ops that both tables share.
+
+Programs and the command `dovetail plan` import this package.
 """
 
 from .loading import Model, load

@@ -1,4 +1,4 @@
-"""Imports and exports ops that the ONNX standard and the graph define with the same inputs: one table for both directions."""
+"""The ops that the ONNX standard and the graph define with the same inputs, in one table for import and export."""
 
 from __future__ import annotations
 
@@ -30,4 +30,4 @@ for _theirs, _mine, _function in (
     imports_as(_function, _theirs)
     exports_as(**{_mine: _theirs})
 
-imports_as(math.logical_xor, "Xor")  # which a graph makes of other ops
+imports_as(math.logical_xor, "Xor")  # import only: the graph composes it from other ops

@@ -1,14 +1,13 @@
-"""A model's nodes made into a graph's.
+"""Builds the nodes of a model in a graph.
 
-A model is built twice. The first time into a graph of its own that is thrown away: whatever cannot be imported is found there,
-all of it, before anything is added to the user's graph. The second time into the default graph, under the blocks that are open.
+A model is built twice. The first build is in a temporary graph. It finds all nodes that cannot be imported before anything is added to the
+user's graph. The second build is in the default graph, under the open blocks.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -24,20 +23,20 @@ from . import importers as _importers  # noqa: F401  (registers them)
 from .messages import array_of, attributes, onnx, opset_of, type_message
 from .registry import IMPORTERS, STATIC, Call, UnsupportedError
 
-Around: TypeAlias = Mapping[str, Any] | None
-"""The attributes, as messages, of the function in which nodes stand."""
+FunctionAttributes: TypeAlias = Mapping[str, Any] | None
+"""The attributes of the call of a function whose body is built, as messages; None outside functions."""
 
 _UNFIT = re.compile(r"[^A-Za-z0-9_.\-/]+")
 
 
-def fit(name: str) -> str:
+def scope_name(name: str) -> str:
     """Converts a model's name to a valid scope name of the graph."""
     fitting = re.sub(r"/+", "/", _UNFIT.sub("_", name)).strip("/_")
     return fitting if fitting and re.match(r"[A-Za-z0-9.]", fitting) else f"n{fitting}"
 
 
-class MissingError(Exception):
-    """A value does not exist, because the node that makes it cannot be imported."""
+class MissingValueError(Exception):
+    """A value does not exist, because its node cannot be imported."""
 
 
 @dataclass(slots=True)
@@ -59,11 +58,11 @@ class Scope:
                 return found
         elif self.outer is not None:
             return self.outer.get(name)
-        raise MissingError(name)
+        raise MissingValueError(name)
 
 
 class _Shadow(Scope):
-    """The values around a body that is built in a separate graph, as constants or placeholders of the same types."""
+    """The outer values of a body that is built in a separate graph. They become constants or placeholders of the same types."""
 
     __slots__ = ("real",)
 
@@ -72,15 +71,15 @@ class _Shadow(Scope):
         self.real = real
 
     def get(self, name: str) -> Tensor:
-        """A placeholder for the value of this name."""
+        """Returns a placeholder or constant for the value of this name."""
         found = self.values.get(name)
         if found is None:
-            found = self.values[name] = stand_in(self.real.get(name))
+            found = self.values[name] = placeholder_like(self.real.get(name))
         return found
 
 
-def stand_in(tensor: Tensor) -> Tensor:
-    """Returns a tensor of the default graph with the same static knowledge as a tensor of another graph."""
+def placeholder_like(tensor: Tensor) -> Tensor:
+    """Returns a constant or placeholder of the default graph with the static value, type and shape of another graph's tensor."""
     value = static_value(tensor)
     if value is not None:
         return constant(value, tensor.dtype.base)
@@ -89,13 +88,14 @@ def stand_in(tensor: Tensor) -> Tensor:
 
 @dataclass(slots=True)
 class Weights:
-    """How the initializers of a model become tensors of the graph.
+    """The initializers of a model, and the variables that they become.
 
     Attributes:
-        arrays: their values by name. variables: names of those that become variables; the others are constants.
-        trainable: names of those among them that are trained.
-        checking: whether the graph is thrown away: a placeholder is as good as a variable then, and needs no copy.
-        made: the variables.
+        arrays: the values by name.
+        variables: names of the initializers that become variables. The others become constants.
+        trainable: names of the variables that are trainable.
+        checking: whether the graph is temporary. Placeholders then replace the variables, which avoids copies.
+        made: the variables by name.
     """
 
     arrays: Mapping[str, Any]
@@ -107,27 +107,29 @@ class Weights:
     def make(self, name: str) -> Tensor:
         """Returns the tensor of an initializer."""
         if name not in self.variables:
-            return constant(self.arrays[name], name=fit(name))
+            return constant(self.arrays[name], name=scope_name(name))
         if self.checking:
             return placeholder(as_dtype(self.arrays[name].dtype), self.arrays[name].shape)
-        self.made[name] = Variable(self.arrays[name], trainable=name in self.trainable, name=fit(name))
+        self.made[name] = Variable(self.arrays[name], trainable=name in self.trainable, name=scope_name(name))
         value: Tensor = self.made[name].value()
         return value
 
 
-class ModelPlaces:
-    """Source lines in a model: an imported node is attributed to a node of the model, not to a line of the program.
+class ModelSourceLocations:
+    """Source locations in a model. They attribute imported nodes to nodes of the model, instead of lines of the program.
 
     Args:
-        file: the model's name. A line number is that of a node of the model, in the order in which they are built.
+        file: the model's name. Line numbers count the model's nodes in the order in which they are built.
     """
 
     def __init__(self, file: str) -> None:
         self._file, self._count = RecordedFile(file), 0
 
     def mark(self, before: int, text: str) -> None:
-        """Say of the default graph's nodes from number `before` on that they are made by a node of the model, unless one inside it
-        has made them."""
+        """Attributes the default graph's nodes from number `before` on to a node of the model.
+
+        Nodes that belong to an inner node of the model keep their location.
+        """
         self._count += 1
         self._file.texts[self._count] = text
         for node in get_default_graph().nodes[before:]:
@@ -140,41 +142,42 @@ class Builder:
     """Builds the nodes of a model.
 
     Attributes:
-        opset: its version. problems: collects what cannot be imported, by node; None: the first one is raised.
-        places: where nodes of the graph say that they were made; None: where the caller's program says.
+        opset: the model's version of the standard.
+        problems: collects the reasons why nodes cannot be imported, by node; None: raise the first one.
+        places: the source locations of nodes; None: those of the caller's program.
     """
 
     opset: int
     problems: dict[str, str] | None = None
-    places: ModelPlaces | None = None
+    places: ModelSourceLocations | None = None
 
-    def nodes(self, nodes: Sequence[Any], scope: Scope, wanted: set[str], around: Around = None) -> None:
+    def nodes(self, nodes: Sequence[Any], scope: Scope, wanted: set[str], around: FunctionAttributes = None) -> None:
         """Builds nodes in order, and adds their outputs to the scope."""
-        used = wanted.union(*(taken_by(n) for n in nodes)) if nodes else wanted
-        for node in (resolved(n, around) for n in nodes):
+        used = wanted.union(*(input_names(n) for n in nodes)) if nodes else wanted
+        for node in (resolve_attributes(n, around) for n in nodes):
             made: Sequence[Tensor | None]
             before = len(get_default_graph())
             try:
                 inputs = [scope.get(i) if i else None for i in node.input]
-                with name_scope(fit(node.name or node.op_type)):
+                with name_scope(scope_name(node.name or node.op_type)):
                     made = self._node(node, inputs, scope, [bool(o) and o in used for o in node.output], around)
-            except MissingError:
+            except MissingValueError:
                 if self.problems is None:
                     raise
                 made = ()
             except (UnsupportedError, TypeError, ValueError) as e:
                 if self.problems is None:
                     raise
-                self.problems.setdefault(described(node), str(e).strip().split("\n", 1)[0])
+                self.problems.setdefault(node_description(node), str(e).strip().split("\n", 1)[0])
                 made = ()
             if self.places is not None:
-                self.places.mark(before, described(node))
+                self.places.mark(before, node_description(node))
             for i, output in enumerate(node.output):
                 if output:
                     scope.values[output] = made[i] if i < len(made) else None
 
     def _node(
-        self, node: Any, inputs: list[Tensor | None], scope: Scope, wanted: list[bool], around: Around
+        self, node: Any, inputs: list[Tensor | None], scope: Scope, wanted: list[bool], around: FunctionAttributes
     ) -> Sequence[Tensor | None]:
         attrs = {
             name: Body(value, self, scope, around) if type(value).__name__ == "GraphProto" else value
@@ -196,25 +199,25 @@ class Builder:
         given.update((a.name, a) for a in node.attribute)
         inner = Scope({name: inputs[i] if i < len(inputs) else None for i, name in enumerate(function.input)})
         left_out = {n for n, t in inner.values.items() if t is None}
-        nodes = [without(n, left_out) for n in function.node]
+        nodes = [without_inputs(n, left_out) for n in function.node]
         version = opset_of(function.opset_import) if function.opset_import else self.opset
         Builder(version).nodes(nodes, inner, set(function.output), given)
         return [inner.get(o) if w else None for o, w in zip(function.output, wanted, strict=False)]
 
 
 class Body:
-    """A subgraph of a node, with the values around it."""
+    """A subgraph of a node, with its outer values."""
 
-    def __init__(self, graph: Any, builder: Builder, scope: Scope, around: Around) -> None:
+    def __init__(self, graph: Any, builder: Builder, scope: Scope, around: FunctionAttributes) -> None:
         self._graph, self._builder, self._scope, self._around = graph, builder, scope, around
         self.inputs, self.outputs = graph.input, graph.output
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
-        """Build it on these inputs."""
+        """Builds the subgraph on these inputs."""
         return self._build(self._builder, self._scope, inputs)
 
     def result_types(self, inputs: Sequence[tuple[DType, Dims]]) -> list[tuple[DType, Dims]]:
-        """Types and shapes of its outputs for inputs of these types and shapes; the graph stays as it is."""
+        """Returns the types and shapes of the outputs, for inputs of these types and shapes. The graph is unchanged."""
         with Graph().as_default():
             made = self._build(
                 Builder(self._builder.opset), _Shadow(self._scope), [placeholder(t, d) for t, d in inputs]
@@ -224,18 +227,18 @@ class Body:
     def _build(self, builder: Builder, around: Scope, inputs: Sequence[Tensor]) -> list[Tensor]:
         scope = Scope({i.name: t for i, t in zip(self._graph.input, inputs, strict=True)}, around)
         for tensor in self._graph.initializer:
-            scope.values[tensor.name] = constant(array_of(tensor), name=fit(tensor.name))
+            scope.values[tensor.name] = constant(array_of(tensor), name=scope_name(tensor.name))
         wanted = {o.name for o in self._graph.output}
         Builder(builder.opset, places=builder.places).nodes(self._graph.node, scope, wanted, self._around)
         return [scope.get(o.name) for o in self._graph.output]
 
 
-def described(node: Any) -> str:
+def node_description(node: Any) -> str:
     """Returns a node's description for error messages."""
-    return f"'{node.name}' ({node.op_type})" if node.name else f"{node.op_type}, which makes '{node.output[0]}'"
+    return f"'{node.name}' ({node.op_type})" if node.name else f"{node.op_type} with the output '{node.output[0]}'"
 
 
-def resolved(node: Any, around: Around) -> Any:
+def resolve_attributes(node: Any, around: FunctionAttributes) -> Any:
     """Returns a node of a function with the attributes that the function's call passes."""
     if not any(a.ref_attr_name for a in node.attribute):
         return node
@@ -251,7 +254,7 @@ def resolved(node: Any, around: Around) -> Any:
     return copy
 
 
-def without(node: Any, names: set[str]) -> Any:
+def without_inputs(node: Any, names: set[str]) -> Any:
     """Returns a node of a function without the inputs that the function's call omits."""
     if not names.intersection(node.input):
         return node
@@ -274,7 +277,7 @@ def has_function(node: Any, opset: int) -> bool:
 
 
 def function_of(node: Any, opset: int, inputs: Sequence[Tensor | None]) -> Any | None:
-    """Returns the standard's definition of an op as a function; None if there is none, or none for such inputs."""
+    """Returns the standard's definition of an op as a function. None: there is none for these inputs."""
     package = onnx()
     if not has_function(node, opset):
         return None
@@ -311,33 +314,26 @@ def all_nodes(nodes: Sequence[Any]) -> Iterator[Any]:
             yield from all_nodes(body.node)
 
 
-def taken_by(node: Any) -> set[str]:
+def input_names(node: Any) -> set[str]:
     """Returns the names of the values that a node and its subgraphs read."""
     taken = set(node.input)
     for body in bodies_of(node):
         taken |= {o.name for o in body.output}
         for inner in body.node:
-            taken |= taken_by(inner)
+            taken |= input_names(inner)
     return taken
 
 
-@contextmanager
-def aside() -> Iterator[None]:
-    """A context whose default graph is temporary and discarded."""
-    with Graph().as_default():
-        yield
-
-
-def needed(nodes: Sequence[Any], outputs: set[str]) -> list[Any]:
+def required_nodes(nodes: Sequence[Any], outputs: set[str]) -> list[Any]:
     """Returns the nodes that these values depend on, in order."""
     wanted, kept = set(outputs), []
     for node in reversed(nodes):
         if wanted.intersection(node.output):
             kept.append(node)
-            wanted |= taken_by(node)
+            wanted |= input_names(node)
     return kept[::-1]
 
 
-def static_uses(nodes: Sequence[Any]) -> set[str]:
-    """Returns the names of values that some node must know when the graph is built."""
+def static_value_names(nodes: Sequence[Any]) -> set[str]:
+    """Returns the names of values that must be static when the graph is built."""
     return {n.input[i] for n in all_nodes(nodes) for i in STATIC.get(n.op_type, ()) if i < len(n.input)}

@@ -17,14 +17,18 @@ from ...graph.core.shape import Dims
 from .registry import Array, UnsupportedError
 
 OPSETS = (7, 28)
-"""Versions of the standard whose models are read; before 7, shapes were broadcast by attributes."""
+"""The supported versions of the standard, inclusive. Before 7, attributes controlled broadcasting."""
 
 
 def read_model(model: Any) -> tuple[Any, str]:
-    """A model from a file or a message, checked, its own functions put in where they are called; and what to call it.
+    """Reads and checks a model, and inlines its functions. Returns it, and its name for error messages.
+
+    Args:
+        model: the path of a file, or a message.
 
     Raises:
-        InvalidArgumentError: it is no valid model, or of another version than those of OPSETS. OSError: it cannot be read.
+        InvalidArgumentError: it is not a valid model, or its version is not in OPSETS.
+        OSError: the file cannot be read.
     """
     package = onnx()
     name = "the model"
@@ -36,18 +40,18 @@ def read_model(model: Any) -> tuple[Any, str]:
             message = package.load(os.fspath(model))
             package.checker.check_model(os.fspath(model))
         except Exception as e:  # protobuf's and the checker's errors are of many kinds
-            raise InvalidArgumentError.of(f"{name} is no valid ONNX model: {e}") from None
+            raise InvalidArgumentError.of(f"{name} is not a valid ONNX model: {e}") from None
     else:
         message = model
         try:
             package.checker.check_model(message)
         except Exception as e:
-            raise InvalidArgumentError.of(f"This is no valid ONNX model: {e}") from None
+            raise InvalidArgumentError.of(f"This is not a valid ONNX model: {e}") from None
     version = opset_of(message.opset_import)
     if not OPSETS[0] <= version <= OPSETS[1]:
         raise InvalidArgumentError.of(
-            f"{name} is written in opset {version}; {OPSETS[0]} to {OPSETS[1]} are read. "
-            "onnx.version_converter can rewrite it",
+            f"{name} has opset {version}, but only opsets {OPSETS[0]} to {OPSETS[1]} are supported. "
+            "Convert it with onnx.version_converter",
         )
     return (onnx("inliner").inline_local_functions(message) if message.functions else message), name
 
@@ -58,11 +62,7 @@ def opset_of(imported: Any) -> int:
 
 
 def element_type(number: int) -> DType:
-    """The element type that has this number in ONNX.
-
-    Raises:
-        UnsupportedError: the graph has no such type.
-    """
+    """Returns the element type that has this number in ONNX. UnsupportedError: the graph has no such type."""
     messages = onnx()
     if number == messages.TensorProto.STRING:
         return string
@@ -74,7 +74,7 @@ def element_type(number: int) -> DType:
 
 
 def element_number(dtype: DType) -> int:
-    """The number that an element type has in ONNX."""
+    """Returns the number of an element type in ONNX."""
     messages = onnx()
     if dtype.base is string:
         return int(messages.TensorProto.STRING)
@@ -82,14 +82,10 @@ def element_number(dtype: DType) -> int:
 
 
 def type_of(value: Any) -> tuple[DType, Dims]:
-    """Type and shape of a value; sizes that only have a name are unknown.
-
-    Raises:
-        UnsupportedError: it is no tensor.
-    """
+    """Returns the type and the shape of a value. Symbolic sizes are unknown. UnsupportedError: the value is not a tensor."""
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
-        raise UnsupportedError(f"'{value.name}' is no tensor but a {str(kind).removesuffix('_type')}")
+        raise UnsupportedError(f"'{value.name}' is a {str(kind).removesuffix('_type')} and not a tensor")
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return element_type(tensor.elem_type), None
@@ -98,24 +94,19 @@ def type_of(value: Any) -> tuple[DType, Dims]:
 
 
 def type_message(tensor: Tensor | None, names: Sequence[str | None] = ()) -> Any:
-    """A tensor's type and shape as a message; an empty one for none. `names` are those of sizes that are not known."""
-    made = onnx().TypeProto()
+    """Returns a tensor's type and shape as a message, which is empty for None. `names`: the names of unknown sizes, by axis."""
     if tensor is None:
-        return made
-    made.tensor_type.elem_type = element_number(tensor.dtype)
-    if tensor.dims is not None:
-        made.tensor_type.shape.SetInParent()
-        for i, n in enumerate(tensor.dims):
-            dim = made.tensor_type.shape.dim.add()
-            if n is not None:
-                dim.dim_value = n
-            elif i < len(names) and names[i]:
-                dim.dim_param = names[i]
-    return made
+        return onnx().TypeProto()
+    sizes = (
+        None
+        if tensor.dims is None
+        else [names[i] if n is None and i < len(names) else n for i, n in enumerate(tensor.dims)]
+    )
+    return onnx("helper").make_tensor_type_proto(element_number(tensor.dtype), sizes)
 
 
 def array_of(tensor: Any) -> Array:
-    """Returns the values of a tensor message; strings as bytes."""
+    """Returns the values of a tensor message. Strings become bytes."""
     element_type(tensor.data_type)
     array: Array = onnx("numpy_helper").to_array(tensor)
     if array.dtype.kind in "USO":
@@ -127,7 +118,7 @@ def array_of(tensor: Any) -> Array:
 
 
 def attributes(node: Any) -> dict[str, Any]:
-    """Returns a node's attributes as Python values; graphs stay messages."""
+    """Returns a node's attributes as Python values. Graphs stay messages."""
     types = onnx().AttributeProto
     found: dict[str, Any] = {}
     for a in node.attribute:
@@ -147,16 +138,10 @@ def attributes(node: Any) -> dict[str, Any]:
 
 
 def onnx(part: str = "") -> Any:
-    """The package `onnx`, or one of its modules.
-
-    Raises:
-        UnimplementedError: it is not installed.
-    """
+    """Imports the package `onnx`, or one of its modules. UnimplementedError: it is not installed."""
     try:
         return import_module(f"onnx.{part}" if part else "onnx")
     except ModuleNotFoundError as e:
         if e.name != "onnx":
             raise
-        raise UnimplementedError.of(
-            "Models in ONNX's format need the package onnx: pip install 'dovetail[onnx]'"
-        ) from None
+        raise UnimplementedError.of("ONNX models need the package onnx. Run pip install 'dovetail[onnx]'") from None

@@ -1,12 +1,12 @@
-"""How a node of an ONNX model becomes nodes of a graph: one function per op of the standard.
+"""The table of importers: for each op of the ONNX standard, a function that builds a node of a model in the graph.
 
-An importer gets a `Call`, which says what the model's node asks for, and the tensors that it takes; one that the node leaves
-out is None. It gives the tensor that the node makes, or a sequence of them; one that is not made may be None.
+An importer receives a `Call`, which describes the model's node, and the input tensors. An omitted input is None. It returns the output
+tensor or a sequence of them. An unused output may be None.
 
     @imports("Trilu")
     def trilu(call: Call, x: Tensor, k: Tensor | None = None) -> Tensor: ...
 
-An op without an importer is still understood where the standard defines it by others.
+An op needs no importer if the standard defines it as a function of other ops.
 """
 
 from __future__ import annotations
@@ -29,34 +29,37 @@ Importer: TypeAlias = Callable[..., Made]
 
 IMPORTERS: dict[str, Importer] = {}
 STATIC: dict[str, frozenset[int]] = {}
-"""Inputs whose values an op must know when the graph is built: weights used there become constants."""
+"""Op -> the inputs that must be static when the graph is built. Weights that are used there become constants."""
 
 
 class UnsupportedError(Exception):
-    """The importer does not support this node; the text says why."""
+    """A node cannot be imported or exported. The message is the reason."""
 
 
 class Body(Protocol):
-    """A graph inside a node: a branch, or what a loop repeats."""
+    """A subgraph of a node: a branch, or the body of a loop."""
 
     inputs: Sequence[Any]
     outputs: Sequence[Any]
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
-        """Build it."""
+        """Builds the subgraph on these inputs."""
 
     def result_types(self, inputs: Sequence[tuple[DType, Dims]]) -> list[tuple[DType, Dims]]:
-        """Types and shapes of its outputs for inputs of these types and shapes; the graph stays as it is."""
+        """Returns the types and shapes of the outputs, for inputs of these types and shapes. The graph is unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a node of the model asks for.
+    """A node of a model.
 
     Attributes:
-        op: its op, such as `Conv`. name: its name in the model. opset: the version of the standard that the model is written in.
-        attrs: its attributes as Python values; tensors are arrays, graphs are `Body`.
-        inputs: the tensors that it takes. wanted: for each output, whether it has a consumer.
+        op: the op, such as `Conv`.
+        name: the node's name in the model.
+        opset: the model's version of the standard.
+        attrs: the attributes as Python values. Tensors are arrays, and graphs are `Body`.
+        inputs: the input tensors.
+        wanted: for each output, whether it has a consumer.
     """
 
     op: str
@@ -70,16 +73,12 @@ class Call:
         """Returns an attribute, or the default if the node omits it."""
         return self.attrs.get(name, default)
 
-    def wants(self, index: int) -> bool:
+    def is_used(self, index: int) -> bool:
         """Whether an output has a consumer."""
         return index < len(self.wanted) and self.wanted[index]
 
-    def known(self, tensor: Tensor | None, what: str) -> Array | None:
-        """The value of an input that must be known when the graph is built; None where the node leaves it out.
-
-        Raises:
-            UnsupportedError: it is not known.
-        """
+    def static(self, tensor: Tensor | None, what: str) -> Array | None:
+        """Returns the value of an input that must be static; None if the node omits it. UnsupportedError: it is not static."""
         if tensor is None:
             return None
         value = static_value(tensor)
@@ -87,34 +86,30 @@ class Call:
             raise UnsupportedError(f"{what} is known only when the graph runs")
         return value
 
-    def numbers(self, name: str, tensor: Tensor | None = None) -> list[int] | None:
-        """Returns integers that older models give as an attribute and newer ones as an input; None if the node omits both."""
+    def ints(self, name: str, tensor: Tensor | None = None) -> list[int] | None:
+        """Returns integers that are an attribute in older models and an input in newer ones; None if the node omits both."""
         if tensor is None:
             given = self.attr(name)
             return None if given is None else [int(v) for v in given]
-        value = self.known(tensor, name)
+        value = self.static(tensor, name)
         return None if value is None else [int(v) for v in value.ravel()]
 
     def dims(self, tensor: Tensor, what: str = "the input") -> tuple[int | None, ...]:
-        """The sizes of a tensor whose rank must be known.
-
-        Raises:
-            UnsupportedError: it is not.
-        """
+        """Returns the sizes of a tensor whose rank must be known. UnsupportedError: it is unknown."""
         if tensor.dims is None:
             raise UnsupportedError(f"the rank of {what} is not known")
         return tensor.dims
 
-    def only(self, name: str, *allowed: Any) -> Any:
-        """Returns an attribute that must have one of these values; the first one is the default."""
+    def choice(self, name: str, *allowed: Any) -> Any:
+        """Returns an attribute that must have one of these values. The first one is the default."""
         value = self.attr(name, allowed[0])
         if value not in allowed:
-            raise UnsupportedError(f"{name}={value!r}; it can be {', '.join(map(repr, allowed))}")
+            raise UnsupportedError(f"{name}={value!r} is not supported, only {', '.join(map(repr, allowed))}")
         return value
 
 
 def imports(*ops: str, static: Sequence[int] = ()) -> Callable[[Importer], Importer]:
-    """Registers a function as the importer of these ops; `static` are the inputs whose values it must know."""
+    """Registers a function as the importer of these ops. `static`: the inputs that must be static."""
 
     def register(function: Importer) -> Importer:
         for op in ops:
@@ -141,12 +136,8 @@ def int64s(values: Any) -> Tensor:
     return constant(np.array(values, np.int64), int64)
 
 
-def positive(axis: int, rank: int) -> int:
-    """An axis counted from the front.
-
-    Raises:
-        ValueError: there is no such axis.
-    """
+def normalize_axis(axis: int, rank: int) -> int:
+    """Returns an axis counted from the front. ValueError: there is no such axis."""
     if not -rank <= axis < rank:
         raise ValueError(f"axis {axis} of a tensor of rank {rank}")
     return axis % rank

@@ -20,10 +20,11 @@ from .writing import EXPORTERS, Writer
 OPSET = 18
 """The version of the standard that models are written in: the first one in which all reductions take their axes as an input."""
 
-_LARGEST = 2**31 - 2**20  # a message of protobuf's has less than 2 GiB
+# A protobuf message must be smaller than 2 GiB.
+_LARGEST = 2**31 - 2**20
 
 _READS = ("ReadVariableOp", "Identity")
-_PLACES = ("VarHandleOp", "VariableV2")
+_VARIABLE_OPS = ("VarHandleOp", "VariableV2")
 
 Ends: TypeAlias = Sequence[Any] | Mapping[str, Any]
 
@@ -33,26 +34,27 @@ def export(outputs: Ends, inputs: Ends | None = None, session: Any = None, *, na
     """Export tensors, and all nodes that they need, as an ONNX model.
 
     Args:
-        outputs: tensors, or a mapping from names in the model to tensors; default: the names of their nodes.
-        inputs: the input tensors, likewise; None: the placeholders that the outputs need.
-        session: the session with the values of variables; None: the default session. Not needed without variables.
+        outputs: tensors, or a mapping from names in the model to tensors. Without names, the names of their nodes are used.
+        inputs: the input tensors, in the same form; None: the placeholders that the outputs depend on.
+        session: the session with the values of variables; None: the default session. A graph without variables needs none.
         name: the name of the model's graph.
 
     Returns:
         A `ModelProto` of opset 18. Unknown sizes are symbolic: `batch` for the first axis, `<input>_<axis>` for others.
 
     Raises:
-        UnimplementedError: the package onnx is not installed; or a node has no counterpart in ONNX: the message lists all of them, with
-            their source lines. FailedPreconditionError: there are variables, but no session, or they have no values.
-        ValueError: an output needs a placeholder that is not among the inputs, or two have the same name.
+        UnimplementedError: the package onnx is not installed, or nodes have no counterpart in ONNX. The message lists all of these with
+            their source lines.
+        FailedPreconditionError: there are variables, but no session, or they have no values.
+        ValueError: an output depends on a placeholder that is not among the inputs, or two tensors have the same name.
     """
-    ends, starts = _named(outputs), None if inputs is None else _named(inputs)
-    nodes = _needed([t for _, t in ends], {t for _, t in starts or ()})
+    ends, starts = _with_names(outputs), None if inputs is None else _with_names(inputs)
+    nodes = _required_nodes([t for _, t in ends], {t for _, t in starts or ()})
     for node in nodes[:1]:
         node.graph.table.check_values()
     placeholders = [n.outputs[0] for n in nodes if n.type == "Placeholder"]
     if starts is None:
-        starts = _named(placeholders)
+        starts = _with_names(placeholders)
     elif missing := [t for t in placeholders if all(t is not s for _, s in starts)]:
         raise ValueError(
             f"The outputs need {missing[0]!r} (created at {missing[0].op.source}), which is not among the inputs"
@@ -66,40 +68,48 @@ def export(outputs: Ends, inputs: Ends | None = None, session: Any = None, *, na
 
 @shows_users_frames
 def save(path: str | os.PathLike[str], outputs: Ends, inputs: Ends | None = None, session: Any = None) -> None:
-    """Write tensors, and all nodes that they need, as an ONNX model to a file. Arguments and errors as in `export`.
+    """Write tensors, and all nodes that they need, as an ONNX model to a file.
 
-    If the model is too large for one message (2 GiB), its arrays are in a second file, `<path>.data`.
+    The arrays of a model that is too large for one message (2 GiB) are written to a second file, `<path>.data`.
+
+    Args:
+        path: the path of the file.
+        outputs: as in `export`.
+        inputs: as in `export`.
+        session: as in `export`.
+
+    Raises:
+        TypeError: the first argument is not a path.
+        UnimplementedError, FailedPreconditionError, ValueError: as in `export`.
 
     >>> dt.onnx.save("model.onnx", outputs={"y": y}, inputs={"x": x}, session=session)
     """
     if not isinstance(path, str | os.PathLike):
-        raise TypeError(
-            f"dt.onnx.save takes the path first, then tensors: save('model.onnx', outputs), not {path!r} as the path"
-        )
+        raise TypeError(f"The first argument of dt.onnx.save must be a path, not {path!r}: save('model.onnx', outputs)")
     model = export(outputs, inputs, session)
     large = sum(len(t.raw_data) for t in model.graph.initializer) > _LARGEST
     beside = f"{Path(path).name}.data"
     onnx().save(model, os.fspath(path), save_as_external_data=large, location=beside if large else None)
 
 
-def _named(tensors: Ends) -> list[tuple[str, Tensor]]:
-    """Returns the tensors with their names: the given ones, or those of their nodes."""
+def _with_names(tensors: Ends) -> list[tuple[str, Tensor]]:
+    """Returns pairs of name and tensor. Without given names, the names of the nodes are used."""
     if isinstance(tensors, Mapping):
         pairs = [(str(key), convert(t)) for key, t in tensors.items()]
     else:
         if not isinstance(tensors, Iterable):
             raise TypeError(
-                f"The outputs of a model are tensors of a graph, one, several or a mapping of names to them, not {tensors!r}; the weights "
-                "are those of a session, as in export(logits, session=session)"
+                f"The outputs of a model must be a tensor, several tensors, or a mapping from names to tensors, not {tensors!r}. Pass the "
+                "session that has the weights: export(logits, session=session)"
             )
         made = [convert(t) for t in ([tensors] if isinstance(tensors, Tensor) else tensors)]
         pairs = [(t.op.name if t.value_index == 0 else f"{t.op.name}_{t.value_index}", t) for t in made]
     if len({key for key, _ in pairs}) < len(pairs):
-        raise ValueError(f"Two tensors have one name: {', '.join(repr(key) for key, _ in pairs)}; give a mapping")
+        raise ValueError(f"Two tensors have one name: {', '.join(repr(key) for key, _ in pairs)}. Pass a mapping")
     return pairs
 
 
-def _needed(ends: Iterable[Tensor], starts: set[Tensor]) -> list[Node]:
+def _required_nodes(ends: Iterable[Tensor], starts: set[Tensor]) -> list[Node]:
     """Returns the nodes that these tensors depend on, in order of creation."""
     todo, found = [t.op for t in ends if t not in starts], set[Node]()
     while todo:
@@ -116,7 +126,7 @@ def _values(writer: Writer, nodes: Sequence[Node], session: Any) -> None:
     for node in nodes:
         if node.type == "Const":
             writer.values[node.outputs[0]] = node.attrs["value"]
-        elif node.type in _READS and node.inputs[0].op.type in _PLACES or node.type == "VariableV2":
+        elif node.type in _READS and node.inputs[0].op.type in _VARIABLE_OPS or node.type == "VariableV2":
             reads.append(node.outputs[0])
         elif node.type == "ResourceGather":
             reads.append(node.inputs[0])
@@ -125,7 +135,7 @@ def _values(writer: Writer, nodes: Sequence[Node], session: Any) -> None:
     session = session if session is not None else get_default_session()
     if session is None:
         raise FailedPreconditionError.of(
-            f"The value of the variable '{reads[0].op.name}' is asked of a session: give one, or open `with session:`",
+            f"The value of the variable '{reads[0].op.name}' is in a session. Pass session=, or open `with session:`",
         )
     writer.values.update(zip(reads, session.run([_readable(t) for t in reads]), strict=True))
 
@@ -137,19 +147,15 @@ def _readable(tensor: Tensor) -> Tensor:
     for reader in tensor.consumers():
         if reader.type == "ReadVariableOp":
             return reader.outputs[0]
-    raise UnimplementedError.of(f"The variable '{tensor.op.name}' is read by no node, so its value is not known")
+    raise UnimplementedError.of(f"No node reads the variable '{tensor.op.name}', so its value is unknown")
 
 
 def _nodes(writer: Writer, nodes: Sequence[Node], starts: set[Tensor]) -> None:
-    """Write all nodes.
-
-    Raises:
-        UnimplementedError: some have no counterpart.
-    """
+    """Writes all nodes. UnimplementedError: some have no counterpart in ONNX."""
     problems: list[str] = []
     lost: set[Tensor] = set()
     for node in nodes:
-        if node.type in _PLACES or node.outputs and all(t in writer.values or t in starts for t in node.outputs):
+        if node.type in _VARIABLE_OPS or node.outputs and all(t in writer.values or t in starts for t in node.outputs):
             continue
         if lost.intersection(node.inputs):
             lost.update(node.outputs)
@@ -180,13 +186,13 @@ def _model(writer: Writer, starts: Sequence[tuple[str, Tensor]], ends: Sequence[
             writer.rank(tensor)
         except UnsupportedError as e:
             raise UnimplementedError.of(f"'{key}' cannot be an output of an ONNX model: {e}") from None
-        writer.nodes.append(helper.make_node("Identity", [there], [key], writer.fresh(f"{key}/output")))
+        writer.nodes.append(helper.make_node("Identity", [there], [key], writer.unique_name(f"{key}/output")))
         writer.makers.append(writer.scope)
     graph = helper.make_graph(
         writer.nodes,
         name,
-        [_described(helper, key, t) for key, t in starts],
-        [_described(helper, key, t) for key, t in ends],
+        [_value_info(helper, key, t) for key, t in starts],
+        [_value_info(helper, key, t) for key, t in ends],
         list(writer.arrays.values()),
     )
     versions = [helper.make_opsetid("", OPSET)]
@@ -222,7 +228,7 @@ def _check_types(model: Any, writer: Writer, graph: Graph) -> None:
         raise UnimplementedError.of(f"The graph cannot be written as an ONNX model:{''.join(problems)}")
 
 
-def _described(helper: Any, key: str, tensor: Tensor) -> Any:
-    """Returns an input or output with its type; an unknown first size is named as the batch's."""
+def _value_info(helper: Any, key: str, tensor: Tensor) -> Any:
+    """Returns the description of an input or output. An unknown size of the first axis is named `batch`."""
     names = ["batch", *(f"{key}_{i}" for i in range(1, len(tensor.dims or ())))]
     return helper.make_value_info(key, type_message(tensor, names))

@@ -1,8 +1,8 @@
 """Summaries for TensorBoard: nodes that create them, and writers of event files (`dt.summary`).
 
-Event files are written by tensorboardX (`pip install 'dovetail[tensorboard]'`), which is loaded by the first writer.
+- `nodes`: the nodes. `writer`: the writers, which use tensorboardX (`pip install 'dovetail[tensorboard]'`) and load it when needed.
 
-`nodes` has the first, `writer` the second. `train` and `compat` may import it.
+`train` and `compat` may import it.
 """
 
 from typing import Any

@@ -21,7 +21,7 @@ def scalar(
     Args:
         name: name of the node; its full name is the tag.
         tensor: a scalar.
-        collections: collections to add the summary to; None: the one that `merge_all` uses.
+        collections: collections to add the summary to; None: the collection that `merge_all` uses.
         family: prefix of the tag.
 
     Returns:
@@ -33,10 +33,16 @@ def scalar(
 def histogram(
     name: str, values: TensorLike, collections: Sequence[str] | None = None, family: str | None = None
 ) -> Tensor:
-    """A summary of the distribution of values of any shape. Arguments as in `scalar`.
+    """A summary of the distribution of values.
+
+    Args:
+        name: as in `scalar`.
+        values: a tensor of any shape.
+        collections: as in `scalar`.
+        family: as in `scalar`.
 
     Raises:
-        InvalidArgumentError: in a step: a value is NaN or infinite.
+        InvalidArgumentError: in a step, if a value is NaN or infinite.
     """
     return _summary("HistogramSummary", name, values, collections, family, {})
 
@@ -48,10 +54,15 @@ def image(
     collections: Sequence[str] | None = None,
     family: str | None = None,
 ) -> Tensor:
-    """A summary of the first `max_outputs` images of a batch.
+    """A summary of the first images of a batch.
 
-    `tensor` has the shape [n, height, width, channels], with 1, 3 or 4 channels, and uint8 values, or floats, which are scaled to the range
-    of bytes. Other arguments as in `scalar`.
+    Args:
+        name: as in `scalar`.
+        tensor: images of the shape [n, height, width, channels] with 1, 3 or 4 channels. The values are uint8, or floats, which are
+            scaled to the range of bytes.
+        max_outputs: maximum number of images.
+        collections: as in `scalar`.
+        family: as in `scalar`.
     """
     return _summary("ImageSummary", name, tensor, collections, family, {"max_images": int(max_outputs)})
 
@@ -68,8 +79,13 @@ def tensor_summary(
     """A summary of a tensor of any type and shape, for plugins of TensorBoard.
 
     Args:
-        summary_metadata: a `SummaryMetadata` that names the plugin; summary_description and display_name are added to it. Other
-            arguments as in `scalar`.
+        name: as in `scalar`.
+        tensor: the tensor.
+        summary_description: a description, which is added to `summary_metadata`.
+        collections: as in `scalar`.
+        summary_metadata: a `SummaryMetadata` that names the plugin.
+        family: as in `scalar`.
+        display_name: a name, which is added to `summary_metadata`.
     """
     if summary_metadata is None and not (summary_description or display_name):
         metadata = b""
@@ -93,12 +109,12 @@ def _summary(
 ) -> Tensor:
     replica = get_replica_context()
     if replica is not None and replica.replica_id_in_sync_group:
-        return convert("")  # the first replica's is written, for all
+        return convert("")  # only the first replica writes a summary
     clean = re.sub(r"[^-/\w.]", "_", name).lstrip("/")
     value = convert(tensor, name="values")
     graph = value.graph
     with graph.op_scope(f"{family}/{clean}" if family else clean) as scope:
-        # `scope` ends in "/"; as a name it is used as it is
+        # A name that ends in "/", as `scope` does, is used without a prefix.
         tag = f"{family}/{scope.rstrip('/')}" if family else scope.rstrip("/")
         found = apply(op, (value,), {"tag": tag, **attrs}, scope)
     graph.add_to_collections([GraphKeys.SUMMARIES] if collections is None else collections, found)
@@ -113,6 +129,6 @@ def merge(inputs: Sequence[Any], collections: Sequence[str] | None = None, name:
 
 
 def merge_all(key: str = GraphKeys.SUMMARIES, scope: str | None = None, name: str | None = None) -> Tensor | None:
-    """Merge all summaries in a collection of the default graph into one; None: there are none."""
+    """Merge all summaries in a collection of the default graph into one. Returns None if there are none."""
     kept = get_default_graph().get_collection(key, scope)
     return merge(kept, name=name) if kept else None

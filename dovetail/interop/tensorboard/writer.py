@@ -18,12 +18,13 @@ from ...io.records import tf_record_iterator
 from ...placer.plan import Plan
 
 _files = itertools.count()
-MOST_REWRITTEN = 8 << 20  # bytes of an event file in another system, before the next one is begun
+# Maximum size in bytes of an event file in a remote file system. A larger one is continued in a new file.
+MAX_REMOTE_BYTES = 8 << 20
 
 
 def _tensorboard() -> Any:
-    """tensorboardX's event writer and messages."""
-    messages()  # says what to install
+    """Returns tensorboardX's event writer and messages."""
+    messages()  # raises an error that names the package to install
     from tensorboardX import event_file_writer
     from tensorboardX.proto import event_pb2
 
@@ -31,7 +32,7 @@ def _tensorboard() -> Any:
 
 
 class _RemoteFile:
-    """An event file of another system, such as `s3://`: they cannot append, so each flush writes all of it."""
+    """An event file in a remote file system, such as `s3://`. These cannot append, so each flush writes the whole file."""
 
     def __init__(self, path: str) -> None:
         self._path = path_of(path)
@@ -39,7 +40,7 @@ class _RemoteFile:
         self.write = self.content.write
 
     def flush(self) -> None:
-        """Make what was written visible."""
+        """Writes the whole file."""
         self._path.write_bytes(self.content.getvalue())
 
     close = flush
@@ -53,6 +54,7 @@ class FileWriter:
         graph: a graph to write immediately, or None.
         max_queue: number of buffered events after which they are written to disk.
         flush_secs: seconds after which buffered events are written to disk.
+        graph_def: a `GraphDef` to write immediately, or None.
         filename_suffix: suffix of the file's name.
 
     Raises:
@@ -81,7 +83,7 @@ class FileWriter:
             self.add_graph(graph, graph_def=graph_def)
 
     def _opened(self) -> Any:
-        """A new event file."""
+        """Opens a new event file."""
         path_of(self._logdir).mkdir(parents=True, exist_ok=True)
         self._waiting, self._flushed = 0, time.monotonic()
         self._remote: list[_RemoteFile] = []
@@ -89,13 +91,13 @@ class FileWriter:
             from tensorboardX import record_writer  # loads protobuf
 
             record_writer.register_writer_factory(self._logdir.partition(":")[0], self)
-        # Files of one second and one process need different names, in the order of their creation: readers sort names as text.
+        # Readers sort file names as text. Files that a process creates within a second need different names in the order of creation.
         return self._writer.EventsWriter(
             str(path_of(self._logdir) / "events"), f".{os.getpid()}.{next(_files):06}{self._suffix}"
         )
 
     def open(self, path: str) -> _RemoteFile:
-        """Open an event file of a remote file system, for tensorboardX."""
+        """Opens an event file of a remote file system, for tensorboardX."""
         self._remote = [_RemoteFile(path)]
         return self._remote[0]
 
@@ -104,13 +106,18 @@ class FileWriter:
         return self._logdir
 
     def add_summary(self, summary: Any, global_step: Any = None) -> None:
-        """Write a summary: the value of a summary node (bytes), or a `Summary` message."""
+        """Write a summary.
+
+        Args:
+            summary: the value of a summary node (bytes), or a `Summary` message.
+            global_step: the step's number, or None.
+        """
         pb = messages()
         message = pb.Summary.FromString(bytes(summary)) if isinstance(summary, bytes) else summary
         self._add(self._events.Event(summary=message), global_step)
 
     def add_scalar(self, tag: str, value: float, global_step: Any = None) -> None:
-        """Write a number as a summary. Not in TensorFlow 1."""
+        """Write a number as a summary. TensorFlow 1 has no such method."""
         self.add_summary(scalar_summary(tag, value), global_step)
 
     def add_meta_graph(self, meta_graph_def: Any, global_step: Any = None) -> None:
@@ -129,15 +136,17 @@ class FileWriter:
 
     def _flush(self) -> None:
         self._file.flush()
-        if self._remote and self._remote[0].content.tell() > MOST_REWRITTEN:
+        if self._remote and self._remote[0].content.tell() > MAX_REMOTE_BYTES:
             self._file = self._opened()
         self._waiting, self._flushed = 0, time.monotonic()
 
     def add_graph(self, graph: Any, global_step: Any = None, graph_def: Any = None) -> None:
-        """Write a graph: its nodes with their requested devices.
+        """Write a graph, with the requested devices of its nodes.
 
         Args:
             graph: a graph or a `GraphDef`; None if `graph_def` is given.
+            global_step: the step's number, or None.
+            graph_def: a `GraphDef`, instead of `graph`.
         """
         given = graph if graph_def is None else graph_def
         if hasattr(given, "SerializeToString"):
@@ -149,12 +158,17 @@ class FileWriter:
     def add_plan(self, plan: Plan, global_step: Any = None, tag: str = "plan") -> None:
         """Write a plan: its graph with the device of each node, and the plan as text.
 
-        TensorBoard shows the first under Graphs (color by device), the second under Text.
+        TensorBoard shows the graph under Graphs (color by device), and the text under Text.
+
+        Args:
+            plan: the plan.
+            global_step: the step's number, or None.
+            tag: the tag of the text.
         """
         from tensorboardX.summary import text
 
         self._add(self._events.Event(graph_def=_graph_bytes(plan.graph, plan.placement)), global_step)
-        lines = "\n".join("    " + line for line in str(plan).splitlines())  # indented: Markdown leaves it as it is
+        lines = "\n".join("    " + line for line in str(plan).splitlines())  # Markdown shows indented text unchanged
         self.add_summary(text(tag, lines), global_step)
 
     def _add(self, event: Any, step: Any) -> None:
@@ -190,16 +204,20 @@ class FileWriter:
 
 
 def scalar_summary(tag: str, value: float) -> Any:
-    """A `Summary` message of one number."""
+    """Returns a `Summary` message of one number."""
     pb = messages()
     return pb.Summary(value=[pb.Summary.Value(tag=tag, simple_value=float(value))])
 
 
 def summary_iterator(path: str) -> Iterator[Any]:
-    """The `Event` messages of an event file, from its beginning.
+    """Iterate over the `Event` messages of an event file.
+
+    Args:
+        path: the file.
 
     Raises:
-        UnimplementedError: tensorboardX is not installed. DataLossError: the file is damaged.
+        UnimplementedError: tensorboardX is not installed.
+        DataLossError: the file is damaged.
 
     >>> for event in train.summary_iterator("/tmp/run/events.out.tfevents.1"):
     ...     print(event.step, [value.tag for value in event.summary.value])
@@ -210,7 +228,7 @@ def summary_iterator(path: str) -> Iterator[Any]:
 
 
 def _graph_bytes(graph: Graph, devices: Mapping[str, str]) -> bytes:
-    """A graph as TensorBoard's `GraphDef`."""
+    """Returns a graph as TensorBoard's `GraphDef`."""
     from tensorboardX.proto.graph_pb2 import GraphDef
     from tensorboardX.proto.node_def_pb2 import NodeDef
     from tensorboardX.proto.versions_pb2 import VersionDef
@@ -241,7 +259,7 @@ class FileWriterCache:
 
     @staticmethod
     def get(logdir: str) -> FileWriter:
-        """The folder's writer, created if there is none."""
+        """Return the folder's writer, and create it if there is none."""
         key = str(path_of(logdir).absolute())
         with FileWriterCache._lock:
             if key not in FileWriterCache._cache:

@@ -1,4 +1,4 @@
-"""`tf.graph_util`: subgraphs of a `GraphDef`, and frozen graphs, whose variables are constants."""
+"""`tf.graph_util`: subgraphs of a `GraphDef`, and frozen graphs, in which constants replace the variables."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ from ...graph.ops.state.variables import read_variable
 from ...graph.tensorflow.export_graph_def import needed_by, node_of
 from ...graph.tensorflow.import_graph_def import import_graph_def
 
-_PLACES = frozenset(("VarHandleOp", "Variable", "VariableV2"))
-_HANDS_ON_HANDLES = frozenset(("Enter", "Exit", "Identity", "Merge", "NextIteration", "Switch"))
-_HANDS_ON_REFERENCES = frozenset(("RefEnter", "RefSwitch"))
+_VARIABLE_OPS = frozenset(("VarHandleOp", "Variable", "VariableV2"))
+# Ops that pass on resource handles, and ops that pass on references.
+_FORWARDS_HANDLES = frozenset(("Enter", "Exit", "Identity", "Merge", "NextIteration", "Switch"))
+_FORWARDS_REFERENCES = frozenset(("RefEnter", "RefSwitch"))
 _RESOURCE = dtypes.resource.enum
 _TRAINING = frozenset(("CheckNumerics", "Identity", "StopGradient", "PreventGradient"))
 
 
 def extract_sub_graph(graph_def: Any, dest_nodes: Sequence[str]) -> Any:
-    """The subgraph of these nodes and all nodes that they need.
+    """Returns the subgraph of some nodes and all nodes that they depend on.
 
     Args:
         graph_def: a `GraphDef`.
         dest_nodes: names of nodes.
 
     Raises:
-        TypeError: `dest_nodes` is a string. AssertionError: a node is not in the graph, as in TensorFlow.
+        TypeError: `dest_nodes` is a string.
+        AssertionError: a node is not in the graph. TensorFlow raises the same error.
 
     >>> extract_sub_graph(graph.as_graph_def(), ["logits"])
     """
@@ -53,17 +55,18 @@ def convert_variables_to_constants(
     variable_names_whitelist: Collection[str] | None = None,
     variable_names_blacklist: Collection[str] | None = None,
 ) -> Any:
-    """The subgraph that these nodes need, with each variable replaced by its current value.
+    """Returns the subgraph that some nodes depend on, with each variable replaced by its current value.
 
     Args:
         sess: a session in which the variables have values.
         input_graph_def: the `GraphDef` of the session's graph.
         output_node_names: names of the output nodes.
         variable_names_whitelist: names of variables that become constants; None: all.
-        variable_names_blacklist: names of variables that do not.
+        variable_names_blacklist: names of variables that do not become constants.
 
     Raises:
-        FailedPreconditionError: a variable has no value. AssertionError: a node is not in the graph.
+        FailedPreconditionError: a variable has no value.
+        AssertionError: a node is not in the graph.
 
     >>> frozen = convert_variables_to_constants(session, session.graph_def, ["logits"])
     >>> train.write_graph(frozen, "/tmp", "frozen.pb", as_text=False)
@@ -72,7 +75,7 @@ def convert_variables_to_constants(
     chosen = [
         node.name
         for node in found.node
-        if node.op in _PLACES
+        if node.op in _VARIABLE_OPS
         and (variable_names_whitelist is None or node.name in variable_names_whitelist)
         and node.name not in (variable_names_blacklist or ())
     ]
@@ -88,7 +91,7 @@ def convert_variables_to_constants(
         taken = variables.get(node_of(node.input[0])) if node.input else None
         if node.name in values:
             out.node.append(_constant(node.name, values[node.name]))
-        elif node.name in variables:  # where the handle went, the value goes
+        elif node.name in variables:  # this node passes on the value instead of the handle
             made = out.node.add()
             made.CopyFrom(node)
             made.op = node.op.removeprefix("Ref")
@@ -112,24 +115,27 @@ def convert_variables_to_constants(
 
 
 def _handed_on(graph_def: Any, values: Collection[str]) -> dict[str, str]:
-    """The nodes that output a variable's reference: variables, and nodes that pass it into branches and loops."""
+    """Returns the nodes that output a variable's reference, and their variables.
+
+    These are the variables themselves, and nodes that pass references into branches and loops.
+    """
     found = {name: name for name in values}
     count = 0
     while count != len(found):
         count = len(found)
         for node in graph_def.node:
             source = found.get(node_of(node.input[0])) if node.input else None
-            if source is not None and (node.op in _HANDS_ON_REFERENCES or _is_of_handle(node)):
+            if source is not None and (node.op in _FORWARDS_REFERENCES or _forwards_handle(node)):
                 found[node.name] = source
     return found
 
 
-def _is_of_handle(node: Any) -> bool:
-    return node.op in _HANDS_ON_HANDLES and node.attr["T"].type == _RESOURCE
+def _forwards_handle(node: Any) -> bool:
+    return node.op in _FORWARDS_HANDLES and node.attr["T"].type == _RESOURCE
 
 
 def remove_training_nodes(input_graph: Any, protected_nodes: Iterable[str] | None = None) -> Any:
-    """Remove identities and checks, which are only needed for training. Their consumers use their inputs instead.
+    """Remove identities and checks, which only training needs. Their consumers then use their inputs.
 
     Args:
         input_graph: a `GraphDef`.
@@ -162,7 +168,7 @@ def remove_training_nodes(input_graph: Any, protected_nodes: Iterable[str] | Non
 
 
 def _value_of(place: Any) -> Any:
-    """A tensor with the value of a variable, from its reference."""
+    """Returns a tensor with the value of a variable, from its reference."""
     if place.type == "VarHandleOp":
         return read_variable(place.outputs[0])
     return identity(place.outputs[0])

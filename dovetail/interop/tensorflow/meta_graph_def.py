@@ -1,5 +1,6 @@
-"""TensorFlow's `MetaGraphDef`: a graph with its collections, as `Saver.save` of TensorFlow writes it to `model.ckpt-10.meta`, and as saved
-models hold it. What is read is checked before the graph changes.
+"""TensorFlow's `MetaGraphDef`: a graph with its collections.
+
+TensorFlow's `Saver.save` writes it to `model.ckpt-10.meta`, and saved models contain it. A message is checked before the graph changes.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ VARIABLES = (
     GraphKeys.GLOBAL_VARIABLES, GraphKeys.TRAINABLE_VARIABLES, GraphKeys.LOCAL_VARIABLES, GraphKeys.MODEL_VARIABLES,
     GraphKeys.MOVING_AVERAGE_VARIABLES,
 )  # fmt: skip
-"""Collections whose values are variables."""
+"""Collections of variables."""
 
 
 def is_meta_graph(data: bytes) -> Any:
-    """Parse bytes as a `MetaGraphDef`; None: they are none."""
+    """Parses bytes as a `MetaGraphDef`. Returns None if they are not one."""
     found = message("MetaGraphDef")()
     try:
         found.ParseFromString(data)
@@ -40,12 +41,15 @@ def is_meta_graph(data: bytes) -> Any:
 def import_tensorflow_meta_graph(
     meta: Any, import_scope: str | None = None, clear_devices: bool = False
 ) -> list[Variable]:
-    """Add the nodes and collections of a `MetaGraphDef` to the default graph, and return the variables.
+    """Adds the nodes and collections of a `MetaGraphDef` to the default graph, and returns the variables.
 
-    Nodes that save checkpoints are left out, because a `Saver` creates its own. Nodes that restore are added, and read TensorFlow's
-    checkpoints.
+    Nodes that save checkpoints are omitted, because a `Saver` creates its own. Nodes that restore are added, and read TensorFlow's
+    checkpoints. Errors as in `import_graph_def`.
 
-    Errors as in `import_graph_def`.
+    Args:
+        meta: the `MetaGraphDef`.
+        import_scope: prefix of all names.
+        clear_devices: remove the device requests.
     """
     graph = get_default_graph()
     definition = without(meta.graph_def, lambda node: node.op in SAVERS)
@@ -66,7 +70,7 @@ def import_tensorflow_meta_graph(
 
 
 def _values(key: str, kept: Any, names: Names, known: dict[str, Variable]) -> Iterable[Any]:
-    """What a collection holds, of what has a counterpart here."""
+    """Yields the values of a collection that have a counterpart here."""
     match kept.WhichOneof("kind"):
         case "bytes_list" if key in VARIABLES:
             for data in kept.bytes_list.value:
@@ -85,7 +89,7 @@ def _values(key: str, kept: Any, names: Names, known: dict[str, Variable]) -> It
 
 
 def meta_graph_def(graph_def: Any, graph: Graph) -> Any:
-    """The `MetaGraphDef` of a graph's `GraphDef`, with the graph's collections."""
+    """Returns the `MetaGraphDef` of a graph's `GraphDef`, with the graph's collections."""
     meta = message("MetaGraphDef")()
     meta.graph_def.CopyFrom(graph_def)
     write_collections(graph, meta)
@@ -93,7 +97,7 @@ def meta_graph_def(graph_def: Any, graph: Graph) -> Any:
 
 
 def write_collections(graph: Graph, meta: Any) -> None:
-    """Write a graph's collections into a `MetaGraphDef`: variables, nodes, tensors and numbers."""
+    """Writes a graph's collections of variables, nodes, tensors and numbers into a `MetaGraphDef`."""
     nodes = {node.name for node in meta.graph_def.node}
     for key in graph.get_all_collection_keys():
         if not isinstance(key, str) or key.startswith("__"):
@@ -121,11 +125,14 @@ def _write_value(kept: Any, value: Any, nodes: set[str]) -> None:
 
 SCOPE = "saved_model_io"
 SAVERS = frozenset(("MergeV2Checkpoints", "SaveV2", "ShardedFilename"))
-"""TensorFlow's ops that save."""
+"""TensorFlow's ops that save checkpoints."""
 
 
 def add_saving_nodes(graph_def: Any, variables: Mapping[str, Variable]) -> Any:
-    """Add nodes that save and restore these variables, by their names in the checkpoint; returns the `SaverDef` that names them."""
+    """Adds nodes that save and restore variables, and returns the `SaverDef` that names them.
+
+    `variables`: name in the checkpoint -> variable.
+    """
     writer = _Writer(graph_def)
     names = list(variables)
     prefix = writer.node("Const", attrs={"dtype": ("type", "string"), "value": ("tensor", _texts(["model"], ()))})
@@ -181,7 +188,7 @@ class _Writer:
         attrs: Mapping[str, tuple[str, Any]] | None = None,
         name: str | None = None,
     ) -> str:
-        """Add one; its name. `attrs`: name -> kind and value."""
+        """Adds a node, and returns its name. `attrs`: name -> kind and value."""
         made = self.graph_def.node.add(name=self._free(f"{self.scope}/{name or op}"), op=op, input=inputs)
         for key, (kind, value) in (attrs or {}).items():
             write_attr(made.attr[key], kind, value)

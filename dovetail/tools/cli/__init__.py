@@ -1,9 +1,11 @@
-"""The command `dovetail`, one module per family of commands. Each imports what it needs when it runs: `dovetail --help` is quick.
+"""The command `dovetail`, one module per family of commands.
+
+A command imports heavy modules when it runs, so `dovetail --help` is fast.
 
 - `plan`, `ops`, `devices`, `calibrate`: plans, the index of ops, devices, measurements of this machine. `programs`: the argument PROGRAM.
-- `run`, `serve`, `trace`, `watch`: programs and servers, what they do. `keys`: keys of servers and clients.
-- `cluster`, `slurm`, `k8s`: clusters from a file. `lock_file`: of a cluster that is up.
-- `common`: what all commands share.
+- `run`, `serve`, `trace`, `watch`: run programs and servers, and show their state. `keys`: keys of servers and clients.
+- `cluster`, `slurm`, `k8s`: clusters from a file. `lock_file`: the lock file of a cluster that is up.
+- `common`: exit statuses, error messages, options and cluster names.
 
 Only `dovetail/__main__.py` and the installed script import it.
 """
@@ -59,4 +61,4 @@ app.add_typer(slurm, name="slurm")
 
 def main() -> None:
     """Run the command line."""
-    app(prog_name="dovetail")  # also under `python -m`: completion is for this name
+    app(prog_name="dovetail")  # also under `python -m`, because completion uses this name

@@ -15,7 +15,7 @@ from .common import addresses, errors_explained, output_file
 
 
 def profile_table(found: Calibration) -> str:
-    """The measurements as a table: a row for each kind of kernel, with its smallest and largest work, and one for each overhead."""
+    """Returns the measurements as tables: a row per kind of kernel, with its smallest and largest work, and a row per overhead."""
     rows = [
         (kind, number_text(points[0].work), time_text(points[0].seconds), number_text(points[-1].work), time_text(points[-1].seconds),
          f"{points[-1].cores:.1f}")
@@ -36,7 +36,7 @@ def calibrate(
     output: Annotated[
         Path | None,
         typer.Option(
-            help="File for the profile. Default: the one that predictions on this machine read.",
+            help="File for the profile. Default: the file that predictions on this machine read.",
             dir_okay=False,
             callback=output_file,
         ),

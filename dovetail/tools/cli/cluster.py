@@ -22,14 +22,16 @@ from .common import Commands, FailedError, UsageError, errors_explained, monitor
 from .watch import picture
 
 if TYPE_CHECKING:
-    from ...distribute.launchers.engines import Described
-    from ...distribute.launchers.supervisor import Keeper
+    from ...distribute.launchers.engines import ClusterDescription
+    from ...distribute.launchers.supervisor import Supervisor
     from ...runtime.server.running_cluster import RunningCluster
 
 cluster = Commands("Restart a task of a cluster that is up; print the schema of cluster files.")
 
-LOOK_S = 0.5
-UP_S = 150.0  # how long a detached cluster may take until all its tasks answer
+# Seconds between two checks of the tasks.
+POLL_S = 0.5
+# Seconds to wait until all tasks of a detached cluster answer.
+UP_S = 150.0
 ENGINES = ("local", "ray", "slurm", "k8s")
 
 File = Annotated[Path, typer.Argument(help="Cluster file, YAML.", exists=True, dir_okay=False)]
@@ -70,9 +72,9 @@ def up(
     On k8s the command returns when the pods are ready; `dovetail down --on k8s` deletes them.
     """
     with errors_explained(subprocess.CalledProcessError):
-        from ...distribute.launchers.engines import Described, running  # loads ZeroMQ
+        from ...distribute.launchers.engines import ClusterDescription, running  # loads ZeroMQ
 
-        described = Described.read(str(file))
+        described = ClusterDescription.read(str(file))
         if on == "k8s":
             on_kubernetes(described, image, name, keys)
             return
@@ -80,16 +82,16 @@ def up(
             _detach(file, ["--on", on, *(["--keys", str(keys)] if keys else []), *([] if restart else ["--no-restart"]),
                            *(f"--option={o}" for o in option or ())])  # fmt: skip
             return
-        allocated(described, on, option or [])
+        enter_allocation(described, on, option or [])
         with ended_by_signals(), up_file(described, on) as lock, contextlib.ExitStack() as ending:
             try:
-                running_now, keeper = ending.enter_context(
-                    running(described, on, say=say, restart=restart, keys=use_keys(described, on, keys))
+                running_now, supervisor = ending.enter_context(
+                    running(described, on, say=say, restart=restart, keys=key_folder(described, on, keys))
                 )
-                lock.write(targets_of(running_now), keeper.processes())
+                lock.write(targets_of(running_now), supervisor.processes())
                 _show(targets_of(running_now))
                 print(f"Up. Stop it with Ctrl-C or: dovetail down {file}", flush=True)
-                _watch(running_now, keeper, lock, file)
+                _watch(running_now, supervisor, lock, file)
             except KeyboardInterrupt:
                 print("Stopped.")
 
@@ -102,9 +104,9 @@ def down(
     """Stop a cluster that is up. Only clusters on k8s need --on."""
     with errors_explained(subprocess.CalledProcessError):
         if on == "k8s":
-            from ...distribute.launchers.engines import Described  # loads ZeroMQ
+            from ...distribute.launchers.engines import ClusterDescription  # loads ZeroMQ
 
-            delete_from_kubernetes(Described.read(str(file)), name)
+            delete_from_kubernetes(ClusterDescription.read(str(file)), name)
         else:
             lock_file.stop(file)
         print("Stopped.")
@@ -130,14 +132,14 @@ def restart(
         lock_file.restart(file, task)
 
 
-def on_kubernetes(described: Described, image: str, name: str, keys: Path | None) -> None:
-    """Start a cluster with kubectl, and wait until its pods are ready."""
-    from ...distribute.launchers import kubectl  # most commands need none
-    from ...distribute.launchers.kubernetes_manifests import manifests  # most commands need none
+def on_kubernetes(described: ClusterDescription, image: str, name: str, keys: Path | None) -> None:
+    """Starts a cluster with kubectl, and waits until its pods are ready."""
+    from ...distribute.launchers import kubectl  # loads the launchers
+    from ...distribute.launchers.kubernetes_manifests import manifests  # loads the launchers
     from ...placer.cluster.load import described_by
 
     if not image:
-        raise UsageError("No container image is given for the tasks: pass --image. docker/Dockerfile builds one")
+        raise UsageError("No container image is given for the tasks. Pass --image; docker/Dockerfile builds an image")
     folder = described.keys(keys, "dovetail-keys")
     key = None if folder is None else (folder / "own.key").read_text(encoding="ascii")
     kubectl.apply(manifests(described_by(described.text), image, name=name, key=key))
@@ -146,17 +148,17 @@ def on_kubernetes(described: Described, image: str, name: str, keys: Path | None
     )
 
 
-def delete_from_kubernetes(described: Described, name: str) -> None:
-    """Delete a cluster with kubectl."""
-    from ...distribute.launchers import kubectl  # most commands need none
-    from ...distribute.launchers.kubernetes_manifests import manifests  # most commands need none
+def delete_from_kubernetes(described: ClusterDescription, name: str) -> None:
+    """Deletes a cluster with kubectl."""
+    from ...distribute.launchers import kubectl  # loads the launchers
+    from ...distribute.launchers.kubernetes_manifests import manifests  # loads the launchers
     from ...placer.cluster.load import described_by
 
     kubectl.delete(manifests(described_by(described.text), "any", name=name, key="any"))
 
 
-def allocated(described: Described, on: str, options: list[str]) -> None:
-    """Outside a Slurm job, replace this process with `salloc`, which runs the same command inside a job."""
+def enter_allocation(described: ClusterDescription, on: str, options: list[str]) -> None:
+    """Outside a Slurm job, replaces this process with `salloc`, which runs the same command inside a job."""
     if on != "slurm" or "SLURM_JOB_ID" in os.environ:
         return
     from ...distribute.launchers.slurm_cluster import allocation  # loads ZeroMQ
@@ -174,12 +176,12 @@ def allocated(described: Described, on: str, options: list[str]) -> None:
         os.execvp(command[0], command)
     except FileNotFoundError:
         raise FileNotFoundError(
-            "salloc was not found: Slurm is not installed on this machine, or not in PATH"
+            "salloc was not found. Slurm is not installed on this machine, or not in PATH"
         ) from None
 
 
-def use_keys(described: Described, on: str, given: Path | None) -> Path | None:
-    """The folder of the cluster's key, which this process and those that it starts use from now on."""
+def key_folder(described: ClusterDescription, on: str, given: Path | None) -> Path | None:
+    """Returns the folder of the cluster's key, and sets DOVETAIL_KEYS to it for this process and its children."""
     folder = described.keys(given, "dovetail-keys" if on == "slurm" else None)
     if folder is not None:
         os.environ["DOVETAIL_KEYS"] = str(folder)
@@ -188,7 +190,7 @@ def use_keys(described: Described, on: str, given: Path | None) -> Path | None:
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """SIGTERM ends a block as Ctrl-C does."""
+    """A block that SIGTERM ends as Ctrl-C does."""
 
     def end(number: int, frame: Any) -> None:
         raise KeyboardInterrupt(number)
@@ -201,15 +203,15 @@ def ended_by_signals() -> Iterator[None]:
 
 
 class NoFile:
-    """Stands in for an `UpFile` when the cluster has no file."""
+    """Replaces an `UpFile` if the cluster has no file. It does nothing."""
 
-    def write(self, targets: dict[str, str], processes: dict[str, int], on: str = "local") -> None:
-        """Do nothing."""
+    def write(self, targets: dict[str, str], processes: dict[str, int]) -> None:
+        """Does nothing."""
 
 
 @contextlib.contextmanager
-def up_file(described: Described, on: str) -> Iterator[Any]:
-    """The lock file by which other commands find the cluster: an `UpFile`, if the cluster has a file."""
+def up_file(described: ClusterDescription, on: str) -> Iterator[Any]:
+    """A block with the lock file by which other commands find the cluster. Yields an `UpFile`, or a `NoFile`."""
     if described.path is None:
         yield NoFile()
     else:
@@ -218,7 +220,7 @@ def up_file(described: Described, on: str) -> Iterator[Any]:
 
 
 def targets_of(running: RunningCluster) -> dict[str, str]:
-    """Task -> target at its current location."""
+    """Returns the target of each task, at its current location."""
     from ...runtime.transport.address import location_of  # loads the transport
 
     found = {f"/job:{job}/task:{i}": running.target(job, i).removeprefix("zmq://") for job, i in running.tasks}
@@ -226,7 +228,7 @@ def targets_of(running: RunningCluster) -> dict[str, str]:
 
 
 def _detach(file: Path, options: list[str]) -> None:
-    """Run `dovetail up` in a process of its own, and wait until its tasks answer."""
+    """Runs `dovetail up` in a background process, and waits until its tasks answer."""
     with contextlib.suppress(FileNotFoundError):
         lock_file.read_up(file)
         raise FailedError(
@@ -243,13 +245,13 @@ def _detach(file: Path, options: list[str]) -> None:
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise FailedError(log.read_text(encoding="utf-8", errors="replace").strip().removeprefix("error: "))
-        with contextlib.suppress(FileNotFoundError):  # the file is there, and written, when all tasks answer
+        with contextlib.suppress(FileNotFoundError):  # the file is written when all tasks answer
             _show(lock_file.read_up(file)["targets"])
             print(f"Up. Stop it with: dovetail down {file}")
             return
         time.sleep(0.05)
     process.terminate()
-    raise FailedError(f"The tasks of {file} have not answered within {UP_S:.0f} s; their output is in {log}")
+    raise FailedError(f"The tasks of {file} did not answer within {UP_S:.0f} s. Their output is in {log}")
 
 
 def _show(targets: dict[str, str]) -> None:
@@ -258,12 +260,12 @@ def _show(targets: dict[str, str]) -> None:
 
 
 def say(text: str) -> None:
-    """Print an event of a task, with the time."""
+    """Prints an event of a task, with the time."""
     print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
-def _watch(running: RunningCluster, keeper: Keeper, lock: Any, file: Path) -> None:
-    """Supervise the cluster, and show its state on a terminal."""
+def _watch(running: RunningCluster, supervisor: Supervisor, lock: Any, file: Path) -> None:
+    """Supervises the cluster, and shows its state on a terminal."""
     from rich.console import Console
     from rich.live import Live
 
@@ -272,10 +274,10 @@ def _watch(running: RunningCluster, keeper: Keeper, lock: Any, file: Path) -> No
     known: Any = None
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            keeper.look()
-            if known != (known := (targets_of(running), keeper.processes())):
+            supervisor.poll()
+            if known != (known := (targets_of(running), supervisor.processes())):
                 lock.write(*known)
-            if keeper.all_ended:
+            if supervisor.all_ended:
                 print("All tasks have ended.", file=sys.stderr)
                 raise typer.Exit(1)
             if console.is_terminal:
@@ -283,4 +285,4 @@ def _watch(running: RunningCluster, keeper: Keeper, lock: Any, file: Path) -> No
                     views = observer.look()
                     live.update(picture(views, before, console.width), refresh=True)
                     before = {view.task: view for view in views}
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)

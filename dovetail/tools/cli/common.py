@@ -1,7 +1,7 @@
-"""What the commands share: exit statuses, how errors are shown, and how a cluster is named.
+"""Exit statuses, error messages, options and cluster names of all commands.
 
-The exit status is 0 for success, 1 for a failure, 2 for wrong use: an option, file, cluster or name that is unknown or
-malformed. Commands that compare or check have one more status, which their `--help` names.
+The exit status is 0 for success, 1 for a failure, and 2 for wrong use: an option, file, cluster or name that is unknown or malformed.
+Commands that compare or check have another status, which their `--help` names.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 FAILED, MISUSED, DIFFERENT, WARNED = 1, 2, 3, 4
-INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended: 128 + SIGINT
+# The status of a program that Ctrl-C ended, as in shells: 128 + SIGINT.
+INTERRUPTED = 130
 
 
 class UsageError(ValueError):
@@ -45,16 +46,16 @@ class FailedError(Exception):
 
 @contextmanager
 def errors_explained(*more: type[Exception]) -> Iterator[None]:
-    """Print errors that the user can correct as one line without a traceback, and exit with a status; end cleanly on Ctrl-C.
+    """A block whose errors are printed as one line, without a traceback. The command then exits with a status.
 
-    A wrong value (ValueError, TypeError, LookupError, InvalidArgumentError) is wrong use, status 2. Errors of the system or a peer,
-    and those of the types `more`, are failures, status 1.
+    Wrong values (ValueError, TypeError, LookupError, InvalidArgumentError) are wrong use, status 2. Errors of the system or a peer, and
+    those of the types `more`, are failures, status 1. Ctrl-C ends the command cleanly.
     """
     explained: tuple[type[Exception], ...] = (FailedError, OpError, ValueError, TypeError, LookupError, OSError, *more)
     try:
         yield
     except KeyboardInterrupt:
-        print("\nStopped; nothing is left running.", file=sys.stderr)
+        print("\nStopped. Nothing is left running.", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
     except explained as e:
         if setting("DOVETAIL_TRACEBACK") == "full":
@@ -66,7 +67,7 @@ def errors_explained(*more: type[Exception]) -> Iterator[None]:
 
 
 def text_of(error: BaseException) -> str:
-    """The message of an error, without the operating system's error number."""
+    """Returns the message of an error, without the operating system's error number."""
     if isinstance(error, FileNotFoundError) and error.filename is not None:
         return f"There is no file {str(error.filename)!r}"
     if isinstance(error, OSError) and error.filename is not None:
@@ -76,22 +77,22 @@ def text_of(error: BaseException) -> str:
 
 @contextmanager
 def program_errors() -> Iterator[None]:
-    """Print an error of the user's program with its traceback, and exit with status 1."""
+    """A block whose errors are errors of the user's program. They are printed with a traceback, and the command exits with status 1."""
     try:
         yield
-    except Exception as e:  # whatever a program may raise
+    except Exception as e:  # a program may raise any error
         print(user_traceback(e), end="", file=sys.stderr)
         raise typer.Exit(FAILED) from None
 
 
 def user_traceback(error: BaseException) -> str:
-    """The traceback of an error without the frames of Dovetail and of Python's imports, unless DOVETAIL_TRACEBACK is full."""
+    """Returns the traceback of an error without the frames of Dovetail and of Python's imports. DOVETAIL_TRACEBACK=full keeps these."""
     hide_own_frames(error)
     return "".join(traceback.format_exception(error))
 
 
 def print_text(text: str) -> None:
-    """Print a text. If the reader has closed the pipe (`| head`), discard it: the command still writes its files and its exit status."""
+    """Prints a text. If the reader has closed the pipe (`| head`), the command continues without output."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
@@ -99,7 +100,7 @@ def print_text(text: str) -> None:
 
 
 def _in_words(parameters: list[Any]) -> list[Any]:
-    """The parameters, shown as the documentation writes them: flags without a type, arguments in capitals."""
+    """Sets how `--help` shows parameters: flags without a type, arguments in capitals. Returns the parameters."""
     for p in parameters:
         if p.param_type_name == "argument" and p.metavar is None:
             name = p.name.upper() + "..." * (p.nargs != 1)
@@ -118,11 +119,11 @@ class Command(TyperCommand):
         super().__init__(name, help="\n\n".join(" ".join(p.split()) for p in paragraphs), **options)
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Its parameters."""
+        """Returns the command's parameters."""
         return _in_words(super().get_params(ctx))
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """The words of its usage line."""
+        """Returns the words of the usage line."""
         return [
             self.options_metavar or "",
             *(p.metavar for p in self.get_params(ctx) if p.param_type_name == "argument"),
@@ -133,27 +134,27 @@ class Group(TyperGroup):
     """A group of such commands."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Its parameters."""
+        """Returns the group's parameters."""
         return _in_words(super().get_params(ctx))
 
 
 class Commands(typer.Typer):
-    """An app of such commands and groups.
+    """A typer app of such commands and groups.
 
     Args:
-        about: the first line of its `--help`.
+        about: the first line of the app's `--help`.
     """
 
     def __init__(self, about: str) -> None:
         super().__init__(cls=Group, help=about, no_args_is_help=True, pretty_exceptions_enable=False)
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[_Function], _Function]:
-        """`typer.Typer.command`."""
+        """Registers a command, as `typer.Typer.command` does."""
         return super().command(name, cls=Command, **options)
 
 
 def one_of(names: Sequence[str], about: str) -> Any:
-    """An option whose value must be one of `names`; shells complete it."""
+    """Returns an option whose value must be one of `names`. Shells complete it."""
 
     def checked(value: str | None) -> str | None:
         if value is not None and value not in names:
@@ -164,14 +165,14 @@ def one_of(names: Sequence[str], about: str) -> Any:
 
 
 def output_file(path: Path | None) -> Path | None:
-    """The callback of options that name an output file: checks that its folder exists."""
+    """The callback of options that name an output file. It checks that the file's folder exists."""
     if path is not None and not path.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {path.parent}")
     return path
 
 
 def from_environment(job: str | None, task: int | None) -> tuple[str, str, int]:
-    """Cluster, job and task from TF_CONFIG. `job` and `task`, from the command line, take precedence."""
+    """Returns cluster, job and task from TF_CONFIG. `job` and `task`, from the command line, take precedence."""
     text = os.environ.get("TF_CONFIG", "")
     try:
         config = json.loads(text)
@@ -180,17 +181,17 @@ def from_environment(job: str | None, task: int | None) -> tuple[str, str, int]:
         return json.dumps(config["cluster"]), job or str(place["type"]), index
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UsageError(
-            "No cluster is given: pass --cluster, --job and --task, or set TF_CONFIG to JSON such as "
+            "No cluster is given. Pass --cluster, --job and --task, or set TF_CONFIG to JSON such as "
             '{"cluster": {"ps": ["localhost:2222"]}, "task": {"type": "ps", "index": 0}}'
-            + (f"; TF_CONFIG is {text!r}" if text else "")
+            + (f". TF_CONFIG is {text!r}" if text else "")
         ) from None
 
 
 def from_slurm(counts: str | None, port_base: int) -> tuple[str, str, int]:
-    """Cluster, job and task of this task of a Slurm step. `counts` describes the jobs; None: all tasks are workers.
+    """Returns cluster, job and task of this task of a Slurm step. `counts` describes the jobs; None: all tasks are workers.
 
     Raises:
-        ValueError: this is no step of Slurm, it has another number of tasks, or a job has addresses.
+        ValueError: this is not a Slurm step, the step has another number of tasks, or a job has addresses.
     """
     from ...distribute.resolvers.cluster_resolver import SlurmClusterResolver  # loads the strategies
 
@@ -203,23 +204,24 @@ def from_slurm(counts: str | None, port_base: int) -> tuple[str, str, int]:
 
 
 def numbers_of_tasks(text: str) -> dict[str, int]:
-    """The number of tasks of each job of a cluster, as `read_jobs` finds it.
+    """Returns the number of tasks of each job of a cluster that an option names.
 
     Raises:
-        ValueError: it describes no cluster, or a job has addresses.
+        UsageError: the text does not describe a cluster.
+        ValueError: a job has addresses.
     """
     jobs = read_jobs(text)
     for job, tasks in jobs.items():
         if not isinstance(tasks, int):
-            raise ValueError(f"{text}: job {job!r} must have a number of tasks: the engine gives them their addresses")
+            raise ValueError(f"{text}: job {job!r} must have a number of tasks. The engine assigns their addresses")
     return jobs
 
 
 def read_jobs(text: str) -> dict[str, Any]:
-    """The jobs of the cluster that an option names, in any form that `dovetail plan` takes.
+    """Returns the jobs of the cluster that an option names, in any form that `dovetail plan` accepts.
 
     Raises:
-        UsageError: it describes no cluster, or the file cannot be read.
+        UsageError: the text does not describe a cluster, or the file cannot be read.
     """
     try:
         found = described_by(text)
@@ -228,20 +230,20 @@ def read_jobs(text: str) -> dict[str, Any]:
     jobs = found.get("jobs") if isinstance(found, dict) else None
     if not isinstance(jobs, dict) or not all(isinstance(v, (int, list, dict)) for v in jobs.values()):
         raise UsageError(
-            f'{text} describes no cluster: expected jobs with addresses, such as {{"ps": ["host:2222"]}}, or numbers of tasks, ps=1'
+            f'{text} does not describe a cluster. Expected jobs with addresses, such as {{"ps": ["host:2222"]}}, or numbers of tasks, ps=1'
         )
     return jobs
 
 
 def addresses(cluster: str) -> list[str]:
-    """The addresses `host:port` of a running cluster. The task that sessions connect to comes first.
+    """Returns the addresses `host:port` of a running cluster. The task that sessions connect to comes first.
 
     Args:
-        cluster: the address of one of its tasks (`zmq://host:port` or `host:port`), a cluster file that is up, or a description
+        cluster: the address of one of its tasks (`zmq://host:port` or `host:port`), the file of a cluster that is up, or a description
             with addresses.
 
     Raises:
-        UsageError: it names no running cluster.
+        UsageError: the text does not name a running cluster.
     """
     if "://" in cluster:
         from ...runtime.session.prepared_steps import address_of  # loads the sessions
@@ -255,30 +257,31 @@ def addresses(cluster: str) -> list[str]:
         return [cluster]
     up = f"{cluster}.up"
     if len(up) < 256 and Path(up).is_file():
-        with suppress(FileNotFoundError):  # the file may be left behind by a cluster that was killed
+        with suppress(FileNotFoundError):  # the cluster was killed, and left the file behind
             up_at = {name: target.removeprefix("zmq://") for name, target in read_up(Path(cluster))["targets"].items()}
             return _masters_first({(parse_strict(name).job or "", name): address for name, address in up_at.items()})
     tasks = task_addresses(as_cluster_spec(read_jobs(cluster)))
     found = _masters_first({(job, str(i)): address for (job, i), address in tasks.items()})
     if any(address.startswith(":") for address in found):
         raise UsageError(
-            f"{cluster} has numbers of tasks instead of addresses, and is not up: start it with `dovetail up {cluster}`, or name the "
+            f"{cluster} has numbers of tasks instead of addresses, and is not up. Start it with `dovetail up {cluster}`, or pass the "
             "address of a task, zmq://host:port"
         )
     return found
 
 
 def _masters_first(tasks: Mapping[tuple[str, str], str]) -> list[str]:
-    """The addresses of tasks; those of the job that sessions connect to come first."""
+    """Returns the addresses of tasks. Those of the job that sessions connect to come first."""
     first = masters_job([job for job, _ in tasks])
     return [at for (_, _), at in sorted(tasks.items(), key=lambda item: item[0][0] != first)]
 
 
 def monitor(cluster: str) -> ClusterMonitor:
-    """A monitor of a running cluster, connected to the first of its tasks that answers.
+    """Returns a monitor of a running cluster, which is connected to the first task that answers.
 
     Raises:
-        UsageError: as `addresses`. UnavailableError: no task answers.
+        UsageError: the text does not name a running cluster.
+        UnavailableError: no task answers.
     """
     from ...runtime.server.running_cluster import ClusterMonitor  # loads ZeroMQ
 

@@ -26,7 +26,7 @@ def devices(
         typer.Option(help="Description of a cluster, as for `dovetail plan`; the cluster need not be running."),
     ] = None,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Measure the speeds of devices and links. Takes some seconds for each.")
+        bool, typer.Option("--measure", help="Measure the speeds of devices and links. Each takes some seconds.")
     ] = False,
     out: Annotated[
         Path | None,
@@ -40,10 +40,10 @@ def devices(
     """List the devices of this machine, or of a cluster."""
     with errors_explained():
         if out is not None and not measure:
-            raise UsageError("--out is the file for the results of --measure: pass --measure, too")
+            raise UsageError("--out is the file for the results of --measure. Pass --measure, too")
         if measure and cluster is not None:
             raise UsageError(
-                "--measure needs a running cluster, which --target names, or this machine; --cluster gives a description only"
+                "--measure needs a running cluster (--target) or this machine. --cluster is only a description"
             )
         if cluster is not None:
             print(devices_table(find_cluster(cluster).devices))
@@ -60,7 +60,7 @@ def devices(
 
 
 def _measured(target: str, out: Path | None) -> None:
-    """Measure a cluster, print the results, and write them as a cluster file."""
+    """Measures a cluster, prints the results, and writes them as a cluster file."""
     from ...runtime.session.profiling import measure  # a parameter has this name
 
     found = measure(target, lambda text: print(text, file=sys.stderr))
@@ -72,7 +72,7 @@ def _measured(target: str, out: Path | None) -> None:
 
 
 def devices_table(devices: Sequence[DeviceInfo]) -> str:
-    """One device per line, with its known properties; empty columns are left out."""
+    """Returns a table with a row per device and its known properties. Empty columns are omitted."""
     known = [
         (
             str(d),
@@ -87,7 +87,7 @@ def devices_table(devices: Sequence[DeviceInfo]) -> str:
 
 
 def links_table(links: Sequence[Link]) -> str:
-    """One link per line, with its measured latency and bandwidth."""
+    """Returns a table with a row per link, and its measured latency and bandwidth."""
     known = [
         (
             f"{short(link.a)} - {short(link.b)}",
@@ -100,6 +100,6 @@ def links_table(links: Sequence[Link]) -> str:
 
 
 def _filled(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of the columns that are not empty."""
+    """Returns a table of the columns that are not empty."""
     shown = [i for i in range(len(header)) if any(row[i] for row in rows)]
     return table([header[i] for i in shown], [[row[i] for i in shown] for row in rows], limit=None)

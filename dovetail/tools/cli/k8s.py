@@ -16,7 +16,7 @@ k8s = Commands("Kubernetes manifests of a cluster.")
 
 @k8s.callback()
 def _group() -> None:
-    """Keep `manifests` a command of its own: a group of one command would take its place."""
+    """Keeps `manifests` a subcommand. Without a callback, typer would replace a group of one command by the command."""
 
 
 @k8s.command()
@@ -37,9 +37,9 @@ def manifests(
 ) -> None:
     """Print manifests for `kubectl apply -f -`: a StatefulSet, a headless Service and a PodDisruptionBudget for each job."""
     with errors_explained():
-        import yaml  # most commands write none
+        import yaml  # slow to load, and most commands write no YAML
 
-        from ...distribute.launchers.kubernetes_manifests import manifests as manifests_of  # a command has this name
+        from ...distribute.launchers.kubernetes_manifests import manifests as manifests_of  # loads the launchers
         from ...placer.cluster.load import described_by
 
         key = None if insecure else _key(keys)
@@ -51,16 +51,16 @@ def manifests(
 
 
 def _key(folder: Path | None) -> str:
-    """The text of the key file in a folder; a new key is created if there is none."""
+    """Returns the text of the key file in a folder. Creates the key if there is none."""
     from ...runtime.transport.zmq_sockets import new_key_pair  # loads ZeroMQ
 
     where = folder or (Path(setting("DOVETAIL_KEYS")) if setting("DOVETAIL_KEYS") else None)
     if where is None:
         raise ValueError(
-            "Other machines can reach the pods, so they need a key: pass --keys FOLDER, or --insecure to run without"
+            "Other machines can reach the pods, so they need a key. Pass --keys FOLDER, or --insecure to use no key"
         )
     where = where.expanduser()
     if not (where / OWN).exists():
         write_keys(where, "cluster", new_key_pair())
-    Keys.load(where)  # whether the file is a key, and private
+    Keys.load(where)  # raises an error if the key is malformed or readable by others
     return (where / OWN).read_text(encoding="ascii")

@@ -1,4 +1,4 @@
-"""`dovetail keys`: create keys, allow them, revoke them, list them."""
+"""`dovetail keys`: creates, allows, revokes and lists keys."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def new(
     ] = None,
     client: Annotated[list[str] | None, typer.Option(help="With --cluster: name of a client. May be repeated.")] = None,
 ) -> None:
-    """Create a key; or, with --cluster, a key for each task and each client. They all accept each other."""
+    """Create a key. With --cluster, create a key for each task and each client; they accept each other."""
     with errors_explained():
         where = _folder(folder)
         if cluster is None:
             if client:
-                raise ValueError("--client is for --cluster: name a single key by --name")
+                raise ValueError("--client needs --cluster. Use --name for a single key")
             made = write_keys(where, name, next(_pairs()))
             print(f"Created {where / 'own.key'} (private) for {made.name}.")
             print(f"To allow it on a server: dovetail keys allow {where / (made.name + '.pub')} --keys SERVER_FOLDER")
@@ -62,7 +62,7 @@ def allow(
     with errors_explained():
         from ...runtime.transport.keys import allow, read_public  # a command has this name
 
-        for key in [read_public(f) for f in files]:  # all are read before one is allowed
+        for key in [read_public(f) for f in files]:  # read all before allowing one
             for path in allow(_folder(folder), key):
                 print(f"Allowed {key.name}: {path}")
 
@@ -99,7 +99,7 @@ def list_(folder: _Folder = None) -> None:
 def _folder(given: Path | None) -> Path:
     folder = given or setting("DOVETAIL_KEYS")
     if not folder:
-        raise ValueError("No folder of keys is given: name one, or set DOVETAIL_KEYS")
+        raise ValueError("No folder of keys is given. Pass one, or set DOVETAIL_KEYS")
     return Path(folder).expanduser()
 
 
@@ -111,7 +111,7 @@ def _pairs() -> Iterator[KeyPair]:
 
 
 def _tasks(text: str) -> list[tuple[str, str]]:
-    """Subfolder and address of each task of a cluster."""
+    """Returns the subfolder and the address of each task of a cluster."""
     jobs = read_jobs(text)
     known = {
         job: tasks if not isinstance(tasks, int) else dict.fromkeys(range(tasks), "") for job, tasks in jobs.items()

@@ -1,6 +1,6 @@
-"""The lock file of a cluster that is up, next to the cluster's file (`cluster.yaml.up`: JSON, with the processes).
+"""The lock file of a cluster that is up. It is beside the cluster's file (`cluster.yaml.up`), and has the processes as JSON.
 
-By it other commands find the cluster, and detect a stale file that `kill -9` left behind.
+Other commands use it to find the cluster. The lock distinguishes it from a stale file that `kill -9` left behind.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ from typing import Any
 
 
 class UpFile:
-    """The lock file of a running cluster, locked by its supervisor.
+    """The lock file of a running cluster. The cluster's supervisor holds the lock.
+
+    Args:
+        cluster_file: the cluster's file.
+        on: the engine.
 
     Raises:
         FileExistsError: the cluster is up already.
@@ -33,10 +37,10 @@ class UpFile:
             raise FileExistsError(f"The cluster of {cluster_file} is up already: {self.path}") from None
 
     def write(self, targets: dict[str, str], processes: dict[str, int]) -> None:
-        """Write targets and process ids of the tasks to the file."""
+        """Writes the targets and process ids of the tasks to the file."""
         content = {"keeper": os.getpid(), "on": self._on, "targets": targets, "processes": processes}
         text = json.dumps(content, indent=1).encode()
-        # A reader sees the old text or the new one.
+        # One write, so that a reader sees either the old text or the new one.
         os.pwrite(self._descriptor, text.ljust(os.fstat(self._descriptor).st_size), 0)
 
     def __enter__(self) -> UpFile:
@@ -49,17 +53,13 @@ class UpFile:
 
 
 def up_path(cluster_file: Path) -> Path:
-    """The path of the lock file of a cluster."""
+    """Returns the path of the lock file of a cluster."""
     return cluster_file.with_name(cluster_file.name + ".up")
 
 
 def read_up(cluster_file: Path) -> dict[str, Any]:
-    """The contents of the lock file of a running cluster.
-
-    Raises:
-        FileNotFoundError: the cluster is not up.
-    """
-    not_up = FileNotFoundError(f"The cluster of {cluster_file} is not up: `dovetail up {cluster_file}` starts it")
+    """Returns the contents of the lock file of a running cluster. FileNotFoundError: the cluster is not up."""
+    not_up = FileNotFoundError(f"The cluster of {cluster_file} is not up. Start it with `dovetail up {cluster_file}`")
     try:
         with up_path(cluster_file).open("rb") as file:
             try:
@@ -69,14 +69,15 @@ def read_up(cluster_file: Path) -> dict[str, Any]:
                 return found
     except (FileNotFoundError, ValueError):
         raise not_up from None
-    raise not_up  # it is not locked: the supervisor was killed, and the tasks have ended with it
+    raise not_up  # the file is not locked, so the supervisor was killed, and the tasks have ended with it
 
 
 def stop(cluster_file: Path, timeout_s: float = 15.0) -> None:
-    """Stop a cluster that is up.
+    """Stops a cluster that is up.
 
     Raises:
-        FileNotFoundError: it is not up. TimeoutError: it has not ended in time.
+        FileNotFoundError: it is not up.
+        TimeoutError: it did not end in time.
     """
     os.kill(int(read_up(cluster_file)["keeper"]), signal.SIGTERM)
     deadline = time.monotonic() + timeout_s
@@ -84,19 +85,20 @@ def stop(cluster_file: Path, timeout_s: float = 15.0) -> None:
         while time.monotonic() < deadline:
             read_up(cluster_file)
             time.sleep(0.05)
-        raise TimeoutError(f"The cluster of {cluster_file} has not stopped within {timeout_s:.0f} s")
+        raise TimeoutError(f"The cluster of {cluster_file} did not stop within {timeout_s:.0f} s")
 
 
 def restart(cluster_file: Path, task: str) -> None:
-    """End a task of a cluster that is up; its supervisor starts it again.
+    """Ends a task of a cluster that is up. The cluster's supervisor restarts it.
 
     Raises:
-        FileNotFoundError: the cluster is not up. LookupError: it has no such task.
+        FileNotFoundError: the cluster is not up.
+        LookupError: it has no such task.
     """
     processes = read_up(cluster_file)["processes"]
     found = [
         pid for name, pid in processes.items() if task in (name, name.removeprefix("/job:").replace("/task:", ":"))
     ]
     if not found:
-        raise LookupError(f"The cluster of {cluster_file} has no task {task!r}; it has {', '.join(processes)}")
+        raise LookupError(f"The cluster of {cluster_file} has no task {task!r}. Its tasks: {', '.join(processes)}")
     os.kill(int(found[0]), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""`dovetail ops`: an index of the public functions that make ops, with their signatures, searched by words."""
+"""`dovetail ops`: searches the public functions that create ops, and shows their signatures."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Entry(NamedTuple):
     """A public function.
 
     Attributes:
-        names: its names, such as `mean` and `reduce_mean`, the shortest path first.
-        signature: its parameters with types and defaults, and what it returns.
-        about: the first sentence of its docstring.
+        names: the function's names, such as `mean` and `reduce_mean`.
+        signature: its parameters with types and defaults, and its return type.
+        about: the first paragraph of its docstring.
     """
 
     names: tuple[str, ...]
@@ -59,7 +59,7 @@ def ops(
         typer.Argument(help="Words in the name or the description: softmax; cross entropy; BiasAdd. Default: all ops."),
     ] = None,
 ) -> None:
-    """List the functions that make ops, with their signatures. All words must match; functions that match by name come first.
+    """List the functions that create ops, with their signatures. All words must match. Functions that match by name come first.
 
     Exit status: 0 found, 1 nothing matches, 2 wrong use.
     """
@@ -76,14 +76,14 @@ def ops(
                 names.setdefault(name.rpartition(".")[2], name)
             close = [names[n] for word in words or () for n in difflib.get_close_matches(word.lower(), names, n=1)]
             hint = f": did you mean {', '.join(f'dt.{name}' for name in close)}?" if close else ""
-            raise FailedError(f"No op has {' and '.join(map(repr, words or ()))} in its name or description{hint}")
+            raise FailedError(f"No op matches {' and '.join(map(repr, words or ()))}{hint}")
         exact = "".join(wanted)
         by_name.sort(key=lambda e: all(_plain(n.rpartition(".")[2]) != exact for n in e.names))
         print_text("\n".join(map(str, (*by_name, *by_text))))
 
 
 def public_functions() -> Iterator[Entry]:
-    """The public functions of the modules of ops; a function with several names comes once."""
+    """Yields the public functions of the modules of ops. A function with several names appears once."""
     names: dict[FunctionType, list[str]] = {}
     for space in MODULES:
         module = importlib.import_module(f"dovetail.{space}" if space else "dovetail")
@@ -100,7 +100,7 @@ def public_functions() -> Iterator[Entry]:
 
 
 def _signature(function: FunctionType) -> str:
-    """The signature as the source writes it: `(x: TensorLike, name: str | None = None) -> Tensor`."""
+    """Returns the signature as in the source: `(x: TensorLike, name: str | None = None) -> Tensor`."""
     found = inspect.signature(function)
     shown = [p.replace(annotation=_shown(p.annotation)) for p in found.parameters.values()]
     return str(found.replace(parameters=shown, return_annotation=_shown(found.return_annotation)))
@@ -111,5 +111,5 @@ def _shown(annotation: object) -> object:
 
 
 def _plain(text: str) -> str:
-    """A normal form in which `BiasAdd`, `bias_add` and `bias add` are equal."""
+    """Returns a normal form in which `BiasAdd`, `bias_add` and `bias add` are equal."""
     return text.lower().replace("_", "").replace(" ", "")

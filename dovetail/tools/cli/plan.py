@@ -1,6 +1,6 @@
-"""`dovetail plan`, and `diff`, `explain` and `simulate`: the plan of a program or a saved plan, without running its graph.
+"""`dovetail plan`, `diff`, `explain` and `simulate`, which show the plan of a program or a saved plan without running the graph.
 
-The plan is made as `programs.py` says. `dovetail trace` beside them (`trace.py`) runs a step.
+`programs.py` makes the plan. `dovetail trace` (`trace.py`) runs a step.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def plan(
     """
     with errors_explained():
         if complete and html is None:
-            raise UsageError("--complete applies to the page: pass --html too")
+            raise UsageError("--complete applies to the page. Pass --html, too")
         built = build(program)
         explained = _nodes(built, explain or ())
         made = placing.plan(built)
@@ -161,12 +161,12 @@ def simulate(program: ProgramArgument, placing: Placing, trace: TraceOption = No
 
 
 def _nodes(built: Program, names: Sequence[str]) -> list[Node]:
-    """The nodes of these names, and the producers of tensors of these names."""
+    """Returns the nodes with these names, and the producers of tensors with these names."""
     return [n.op if isinstance(n, Tensor) else n for n in map(built.element, names)]
 
 
 def _critical_path(step: Timeline) -> str:
-    """The critical path as a table, in order of time, without what takes none."""
+    """Returns the critical path as a table, in order of time, without parts that take no time."""
     rows = []
     for part in [p for p in step.critical if p.finish > p.start] or step.critical:
         exact = AT_LEAST * (not step.exact)
@@ -176,7 +176,7 @@ def _critical_path(step: Timeline) -> str:
 
 
 def _wrapped(warning: PlanWarning) -> str:
-    """A warning in lines that fit a terminal."""
+    """Returns a warning in lines that fit a terminal."""
     first, *rest = f"warning: {warning}".splitlines()
     found = textwrap.wrap(first, WIDTH, break_long_words=False, break_on_hyphens=False)
     for line in rest:

@@ -1,7 +1,9 @@
-"""The argument PROGRAM of the commands, the placement options, and the plan that they make.
+"""The argument PROGRAM of the commands, the placement options, and the plan of a program.
 
-A program is a function that builds a graph, named as `train.py:build` or `package.module:build`; the file of a graph (`save_graph`); an
-ONNX model (`model.onnx`); or a saved plan (`plan.save`).
+A program is one of these:
+
+- a function that builds a graph: `train.py:build` or `package.module:build`;
+- the file of a graph (`save_graph`), an ONNX model (`model.onnx`), or a saved plan (`plan.save`).
 """
 
 from __future__ import annotations
@@ -39,8 +41,10 @@ from ...searched_placement import search_progress
 from .common import FailedError, UsageError, addresses, one_of, output_file, program_errors, text_of
 
 LISTED_INPUTS = 8
-CLOSE = 3  # names that an error suggests
-PLAN_MARK = b'{"dovetail-plan"'  # how a saved plan begins
+# Maximum number of names that an error suggests.
+SUGGESTIONS = 3
+# The first bytes of a saved plan.
+PLAN_MARK = b'{"dovetail-plan"'
 
 ProgramArgument = Annotated[
     str,
@@ -95,7 +99,7 @@ class Program(NamedTuple):
 
     Attributes:
         graph: the graph.
-        fetches: what the program returned; None: all nodes.
+        fetches: the fetches that the program returned; None: all nodes.
         names: names of an ONNX model -> tensors.
         plan: the plan, if the program is a plan.
     """
@@ -106,7 +110,7 @@ class Program(NamedTuple):
     plan: Plan | None = None
 
     def element(self, name: str) -> Tensor | Node:
-        """The tensor or node of a name, which may be a name of an ONNX model. UsageError: there is none."""
+        """Returns the tensor or node with a name, which may be a name of an ONNX model. UsageError: there is none."""
         found = self.names.get(name)
         if found is not None:
             return found
@@ -118,7 +122,7 @@ class Program(NamedTuple):
             raise UsageError(str(e.args[0] if e.args else e)) from None
 
     def elements(self, names: list[str] | None) -> list[Tensor | Node] | None:
-        """The tensors and nodes of `names`; without names, the program's fetches, flattened; None: it has no fetches."""
+        """Returns the tensors and nodes with some names. Without names, returns the program's fetches, or None if it has none."""
         if names:
             return [self.element(name) for name in names]
         if self.fetches is None:
@@ -130,8 +134,9 @@ class Program(NamedTuple):
         ]
 
     def shapes(self, texts: list[str] | None) -> dict[Tensor, tuple[int | None, ...]]:
-        """Parse `--shape`: `x=64,784`. A `?` is an unknown size; `x=` is the shape of a scalar. `x` also names the argument `f/arguments/x`
-        of a compiled function.
+        """Parses `--shape`, such as `x=64,784`. A `?` is an unknown size, and `x=` is the shape of a scalar.
+
+        `x` also names the argument `f/arguments/x` of a compiled function.
 
         Raises:
             UsageError: there is no such tensor, or the graph contradicts its shape.
@@ -144,9 +149,9 @@ class Program(NamedTuple):
             except ValueError:
                 equals = ""
             if not equals:
-                raise UsageError(f"--shape takes a name and sizes, such as x=64,784, not {text!r}")
+                raise UsageError(f"--shape needs a name and sizes, such as x=64,784, not {text!r}")
             try:
-                known = name in self.names  # names of an ONNX model count first
+                known = name in self.names  # names of an ONNX model take precedence
                 element = self.element(name if known else in_full(name, self._fed(), self.graph))
             except UsageError:
                 raise UsageError(f"--shape {text}: no input {name!r}; {self._inputs()}") from None
@@ -161,33 +166,33 @@ class Program(NamedTuple):
         return found
 
     def _fed(self) -> list[Tensor]:
-        """The placeholders."""
+        """Returns the placeholders."""
         return [node.outputs[0] for node in self.graph.nodes if node.type == "Placeholder"]
 
     def _inputs(self) -> str:
-        """The placeholders with their shapes, for an error: `the inputs are x (?, 784), y (?, 10)`."""
+        """Returns the placeholders with their shapes, for an error: `the inputs are x (?, 784), y (?, 10)`."""
         names = {tensor: name for name, tensor in self.names.items()}
         named = [f"{names.get(t, t.op.name)} {t.shape}" for t in self._fed()]
         return f"the inputs are {listed(named, LISTED_INPUTS)}" if named else "the program has no inputs"
 
 
 def _close(name: str, names: Collection[str]) -> str:
-    """The end of an error: names of which this one is a part, or that are like it; else some names."""
+    """Returns the end of an error: names that contain this one or are similar to it, or else some names."""
     close = [n for n in names if name and f"/{name}/".lower() in f"/{n}/".lower()]
-    close = close or difflib.get_close_matches(name, names, n=CLOSE)
-    return (
-        f": did you mean {listed(map(repr, close), CLOSE)}?" if close else f"; it has {listed(map(repr, names), CLOSE)}"
-    )
+    close = close or difflib.get_close_matches(name, names, n=SUGGESTIONS)
+    shown = listed(map(repr, close or names), SUGGESTIONS)
+    return f": did you mean {shown}?" if close else f"; it has {shown}"
 
 
 def build(program: str) -> Program:
-    """Build a program: call its function, or read its file.
+    """Builds a program: calls its function, or reads its file.
 
     A function is called without arguments, with a new graph as the default graph. It returns a graph, fetches, both (in this order), a
-    plan, or nothing. A function that `dt.compile` made is planned.
+    plan, or nothing. A function of `dt.compile` is planned.
 
     Raises:
-        UsageError: there is no such program. typer.Exit: the program failed, and its traceback was printed.
+        UsageError: there is no such program.
+        typer.Exit: the program failed, and its traceback was printed.
     """
     name, colon, function = program.rpartition(":")
     if program.endswith(".onnx"):
@@ -204,8 +209,8 @@ def build(program: str) -> Program:
         raise UsageError(f"{name} has no function {function!r}" + (f": did you mean {close[0]!r}?" if close else ""))
     is_compiled = isinstance(make, CompiledFunction)
     if needed := _required(make):
-        instead = f"returns {function}.plan(...)" if is_compiled else f"calls it: one of {name} that takes none"
-        raise UsageError(f"{function} takes arguments ({', '.join(needed)}): name a function that {instead}")
+        instead = f"returns {function}.plan(...)" if is_compiled else f"calls it without arguments, in {name}"
+        raise UsageError(f"{function} needs arguments ({', '.join(needed)}). Name a function that {instead}")
     with Graph().as_default() as graph, program_errors():
         made = make.plan() if is_compiled else make()
     if isinstance(made, Plan):
@@ -218,13 +223,13 @@ def build(program: str) -> Program:
 
 
 def _required(function: Callable[..., Any]) -> list[str]:
-    """The parameters without a default."""
+    """Returns the names of the parameters without a default."""
     parameters = inspect.signature(function).parameters.values()
     return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
 def _model(path: str) -> Program:
-    """An ONNX model as a graph, with its outputs as fetches."""
+    """Reads an ONNX model as a graph, with its outputs as fetches."""
     from ...interop.onnx import load  # loads the ONNX importers
 
     with Graph().as_default() as graph:
@@ -236,10 +241,10 @@ def _model(path: str) -> Program:
 
 
 def _saved(path: str) -> Program:
-    """A graph or a plan from a file."""
+    """Reads a graph or a plan from a file."""
     if path.endswith(".py") or not Path(path).is_file():
         raise UsageError(
-            f"{path!r} names no program: expected FILE.py:FUNCTION, MODULE:FUNCTION, the file of a saved graph or plan, or MODEL.onnx"
+            f"{path!r} is not a program. Expected FILE.py:FUNCTION, MODULE:FUNCTION, the file of a saved graph or plan, or MODEL.onnx"
             + (_functions_in(path) if path.endswith(".py") and Path(path).is_file() else "")
         )
     try:
@@ -254,7 +259,7 @@ def _saved(path: str) -> Program:
 
 
 def _functions_in(path: str) -> str:
-    """The functions of a Python file that can be programs, for an error. The file is parsed, not run."""
+    """Returns the functions of a Python file that can be programs, for an error. The file is parsed, and not run."""
     try:
         tree = ast.parse(Path(path).read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -273,7 +278,7 @@ def _functions_in(path: str) -> str:
 
 
 def _module(name: str) -> Any:
-    """Import a module by its file or name; a UsageError is returned if there is none. Its folder comes first in `sys.path`."""
+    """Imports a module by its file or name. Returns a UsageError if there is none. Its folder becomes the first one of `sys.path`."""
     path = Path(name)
     if path.suffix != ".py":
         sys.path.insert(0, str(Path.cwd()))
@@ -331,18 +336,18 @@ class Placing:
 
     @functools.cached_property
     def profile(self) -> Profile | None:
-        """The measured costs."""
+        """The profile of `--costs`."""
         try:
             return None if self.costs is None else Profile.load(self.costs)
         except InvalidArgumentError as e:
             raise UsageError(str(e)) from None
 
     def plan(self, program: Program) -> Plan:
-        """The plan of a program.
+        """Returns the plan of a program.
 
         Raises:
-            UsageError: a name or a cluster does not exist, or placement options are given for a plan. FailedError: the program cannot be
-                placed.
+            UsageError: a name or a cluster does not exist, or placement options are given for a plan.
+            FailedError: the program cannot be placed.
         """
         shapes = program.shapes(self.shape)
         if program.plan is not None:
@@ -358,17 +363,17 @@ class Placing:
             raise FailedError(str(e)) from None
 
     def _resized(self, plan: Plan, shapes: dict[Tensor, tuple[int | None, ...]]) -> Plan:
-        """The plan with the given shapes."""
+        """Returns a plan with the given shapes."""
         for option in fields(self):
             if option.name not in ("shape", "costs") and getattr(self, option.name) not in (option.default, []):
                 raise UsageError(
-                    f"--{option.name.replace('_', '-')} applies to programs only: a plan is already placed"
+                    f"--{option.name.replace('_', '-')} applies only to programs: a plan is already placed"
                 )
         return plan.at(shapes=shapes) if shapes else plan
 
 
 def takes_placing(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the parameter `placing` of a command with the options of `Placing`."""
+    """A decorator that replaces the parameter `placing` of a command by the options of `Placing`."""
     own = inspect.signature(command, eval_str=True)
     types = get_type_hints(Placing, include_extras=True)
     options = [
@@ -388,7 +393,7 @@ def takes_placing(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def find_cluster(text: str | None, master: str | None = None) -> Cluster:
-    """The cluster of a description, of its file, or of the server at a target; by default the devices of this machine.
+    """Returns the cluster of a description, of its file, or of the server at a target. Default: the devices of this machine.
 
     Raises:
         UsageError: there is no such cluster.
@@ -405,7 +410,7 @@ def find_cluster(text: str | None, master: str | None = None) -> Cluster:
 
 @contextmanager
 def without_log() -> Iterator[None]:
-    """Silence the placer's log: the command prints the same warnings."""
+    """A block without the placer's log, because the command prints the same warnings."""
     log = logging.getLogger(place.__module__)
     log.disabled = True
     try:

@@ -1,4 +1,4 @@
-"""`dovetail run`: start a cluster, run a program on it, and stop the cluster when the program ends."""
+"""`dovetail run`: starts a cluster, runs a program on it, and stops the cluster when the program ends."""
 
 from __future__ import annotations
 
@@ -21,30 +21,32 @@ import typer
 from ...graph.core.errors import OpError
 from ...placer.render.text import size_text
 from .cluster import (
-    LOOK_S,
+    POLL_S,
     Image,
     KeyFolder,
     Name,
     On,
     SlurmOption,
-    allocated,
     delete_from_kubernetes,
     ended_by_signals,
+    enter_allocation,
+    key_folder,
     on_kubernetes,
     targets_of,
     up_file,
-    use_keys,
 )
 from .common import UsageError, errors_explained, program_errors
 from .lock_file import read_up
 from .watch import rates
 
 if TYPE_CHECKING:
-    from ...distribute.launchers.engines import Described
-    from ...distribute.launchers.supervisor import Keeper
+    from ...distribute.launchers.engines import ClusterDescription
+    from ...distribute.launchers.supervisor import Supervisor
     from ...runtime.server.running_cluster import RunningCluster
 
-GRACE_S = 10.0  # how long a program may take to end after Ctrl-C, to save a checkpoint say
+# Seconds that a program has to end after Ctrl-C, for example to save a checkpoint.
+GRACE_S = 10.0
+# Seconds between two updates of the progress line.
 REFRESH_S = 1.0
 
 
@@ -74,33 +76,35 @@ def run(
     of tasks is prefixed with their names. Ctrl-C interrupts the program, and then stops the tasks. The exit status is the program's.
     """
     with errors_explained(subprocess.CalledProcessError):
-        from ...distribute.launchers.engines import Described  # loads ZeroMQ
+        from ...distribute.launchers.engines import ClusterDescription  # loads ZeroMQ
 
         if file.endswith(".py") or not program:
             raise UsageError(_order(file, program or []))
-        described = Described.read(file)
+        described = ClusterDescription.read(file)
         if each and on == "k8s":
             raise UsageError("--each does not work on k8s: pods run servers, and the program is the only client")
         if on == "k8s":
             raise typer.Exit(_on_kubernetes(described, program, image, name, keys))
-        allocated(described, on, option or [])
+        enter_allocation(described, on, option or [])
         with ended_by_signals():
             raise typer.Exit(_run(described, program, on, each, restarts, keys))
 
 
 def _order(file: str, program: Sequence[str]) -> str:
-    """The corrected command, for a call without a cluster or a program. `file`: the first argument."""
+    """Returns an error with the corrected command, for a call without a cluster or a program. `file`: the first argument."""
     if file.endswith(".py"):
         words = [*(w for w in program if w == "--each"), "ps=1,worker=2", file, *(w for w in program if w != "--each")]
         return f"The cluster comes first: dovetail run {shlex.join(words)}"
     return f"There is no program: dovetail run {shlex.join([file, 'train.py'])}"
 
 
-def _run(described: Described, program: Sequence[str], on: str, each: bool, restarts: int, keys: Path | None) -> int:
+def _run(
+    described: ClusterDescription, program: Sequence[str], on: str, each: bool, restarts: int, keys: Path | None
+) -> int:
     from ...distribute.launchers.engines import running  # loads ZeroMQ
 
     command = _command(program)
-    folder = use_keys(described, on, keys)
+    folder = key_folder(described, on, keys)
     if (found := _running_already(described)) is not None:
         if each or found["on"] == "ray":
             raise UsageError(
@@ -112,13 +116,13 @@ def _run(described: Described, program: Sequence[str], on: str, each: bool, rest
         _say(
             f"Starting {', '.join(f'{job} {n if isinstance(n, int) else len(n)}' for job, n in described.file.jobs.items())} on {on}"
         )
-        cluster, keeper = ending.enter_context(
+        cluster, supervisor = ending.enter_context(
             running(
                 described, on, say=_say, output=_print, program=command if each else (), restarts=restarts, keys=folder
             )
         )
-        here.write(targets_of(cluster), keeper.processes())
-        watched = ending.enter_context(_Watched(cluster, keeper, here))
+        here.write(targets_of(cluster), supervisor.processes())
+        watched = ending.enter_context(_Watched(cluster, supervisor, here))
         if each:
             return _until_programs_end(cluster, watched)
         environment = {**cluster.environment(), **described.environment()}
@@ -128,7 +132,7 @@ def _run(described: Described, program: Sequence[str], on: str, each: bool, rest
 
 
 def _command(program: Sequence[str]) -> list[str]:
-    """The command of a program; Python runs a Python file or `-m module`."""
+    """Returns the command of a program. Python runs a Python file or `-m module`."""
     is_python = program[0].endswith(".py") or program[0] == "-m"
     command = [sys.executable, "-u", *program] if is_python else list(program)
     if shutil.which(command[0]) is None or (program[0].endswith(".py") and not Path(program[0]).is_file()):
@@ -136,15 +140,15 @@ def _command(program: Sequence[str]) -> list[str]:
     return command
 
 
-def _running_already(described: Described) -> dict[str, Any] | None:
-    """The lock file of the cluster, if it is up."""
+def _running_already(described: ClusterDescription) -> dict[str, Any] | None:
+    """Returns the contents of the lock file if the cluster is up, or None."""
     with contextlib.suppress(FileNotFoundError):
         return read_up(described.path) if described.path is not None else None
     return None
 
 
 def _environment_of(targets: Mapping[str, str]) -> dict[str, str]:
-    """The environment variables for a client of a cluster that another process runs."""
+    """Returns the environment variables for a client of a cluster that another process runs."""
     from ...placer.cluster.spec import ClusterSpec  # loads the cluster files
     from ...runtime.server.running_cluster import RunningCluster  # loads ZeroMQ
     from ...runtime.transport.keys import client_keys
@@ -158,7 +162,7 @@ def _environment_of(targets: Mapping[str, str]) -> dict[str, str]:
 
 
 def _as_client(command: Sequence[str], environment: Mapping[str, str], watched: _Watched | None, restarts: int) -> int:
-    """Run a program as the client, restart it when it fails, and return its exit status."""
+    """Runs a program as the client, restarts it when it fails, and returns its exit status."""
     from ...runtime.rpc.pending_call import how_it_ended  # loads ZeroMQ
     from ...runtime.server.local_cluster import follow_output  # loads ZeroMQ
 
@@ -176,41 +180,41 @@ def _as_client(command: Sequence[str], environment: Mapping[str, str], watched: 
         if watched is not None:
             watched.client = process.pid
         try:
-            while (code := _waited(process, LOOK_S)) is None:
+            while (code := _waited(process, POLL_S)) is None:
                 if watched is not None:
-                    watched.look()
+                    watched.poll()
         except KeyboardInterrupt:
             _interrupt([process])
             raise
         finally:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # child processes that the program has left behind
+                os.killpg(process.pid, signal.SIGKILL)  # children that the program left behind
             for reader in readers:
-                reader.join(LOOK_S)
+                reader.join(POLL_S)
         if code == 0 or not left:
             return code if code >= 0 else 128 - code
         left -= 1
-        _say(f"The program {how_it_ended(code)}; it is started again")
+        _say(f"The program {how_it_ended(code)}; it is restarted")
 
 
 def _until_programs_end(cluster: RunningCluster, watched: _Watched) -> int:
-    """Wait until the programs that tasks run have ended, and return their exit status."""
-    from ...distribute.launchers.engines import SERVES  # loads ZeroMQ
+    """Waits until the programs that tasks run have ended, and returns their exit status."""
+    from ...distribute.launchers.engines import SERVER_JOB  # loads ZeroMQ
     from ...runtime.server.local_cluster import LocalCluster
 
     try:
-        while (code := watched.keeper.program_status()) is None:
-            watched.look()
-            time.sleep(LOOK_S)
+        while (code := watched.supervisor.program_status()) is None:
+            watched.poll()
+            time.sleep(POLL_S)
     except KeyboardInterrupt:
         if isinstance(cluster, LocalCluster):
-            _interrupt([cluster.process(job, i) for job, i in cluster.tasks if job != SERVES])
+            _interrupt([cluster.process(job, i) for job, i in cluster.tasks if job != SERVER_JOB])
         raise
     return code if code >= 0 else 128 - code
 
 
 def _interrupt(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Interrupt programs as Ctrl-C does, and kill those that have not ended after `GRACE_S`, or at the next Ctrl-C."""
+    """Interrupts programs as Ctrl-C does. Kills those that have not ended after `GRACE_S` seconds, or at the next Ctrl-C."""
     for process in processes:
         process.send_signal(signal.SIGINT)
     deadline = time.monotonic() + GRACE_S
@@ -229,13 +233,13 @@ def _waited(process: subprocess.Popen[bytes], seconds: float) -> int | None:
 
 
 def _in_this_process(program: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a Python program in this process, which is Ray's driver and receives the addresses of tasks."""
+    """Runs a Python program in this process, which is Ray's driver and receives the addresses of tasks."""
     os.environ.update(environment)
     is_module = program[0] == "-m"
     name, *arguments = program[1:] if is_module else program
     if not is_module and not name.endswith(".py"):
         raise UsageError(
-            f"On ray the program runs in this process: it must be a Python file or `-m module`, not {name}"
+            f"On ray the program runs in this process, so it must be a Python file or `-m module`, not {name}"
         )
     sys.argv = [name, *arguments]
     try:
@@ -245,7 +249,7 @@ def _in_this_process(program: Sequence[str], environment: Mapping[str, str]) -> 
             else:
                 sys.path.insert(0, str(Path(name).resolve().parent))
                 runpy.run_path(name, run_name="__main__")
-    except typer.Exit as e:  # what `program_errors` raises
+    except typer.Exit as e:  # `program_errors` raises it
         return e.exit_code
     except SystemExit as e:
         if e.code is None or isinstance(e.code, int):
@@ -255,13 +259,15 @@ def _in_this_process(program: Sequence[str], environment: Mapping[str, str]) -> 
     return 0
 
 
-def _on_kubernetes(described: Described, program: Sequence[str], image: str, name: str, keys: Path | None) -> int:
-    from ...distribute.launchers import kubectl  # most commands need none
+def _on_kubernetes(
+    described: ClusterDescription, program: Sequence[str], image: str, name: str, keys: Path | None
+) -> int:
+    from ...distribute.launchers import kubectl  # loads the launchers
 
     jobs, checkpoint = list(described.file.jobs), described.file.checkpoint
     with contextlib.ExitStack() as ending:
         if shutil.which("kubectl") is None or not kubectl.is_up(jobs, name):
-            if image:  # else nothing is started
+            if image:  # without an image, nothing is started
                 ending.callback(delete_from_kubernetes, described, name)
             on_kubernetes(described, image, name, keys)
         return kubectl.run(program, jobs, name, {} if checkpoint is None else {"CHECKPOINT_DIR": checkpoint})
@@ -276,11 +282,11 @@ def _say(text: str) -> None:
 
 
 class _Watched:
-    """A running cluster, its keeper, and a progress line if standard error is a terminal."""
+    """A running cluster with its supervisor, and a progress line if standard error is a terminal."""
 
-    def __init__(self, cluster: RunningCluster, keeper: Keeper, here: Any) -> None:
+    def __init__(self, cluster: RunningCluster, supervisor: Supervisor, here: Any) -> None:
         self.cluster = cluster
-        self.keeper = keeper
+        self.supervisor = supervisor
         self.client: int | None = None
         self._here = here
         self._known: Any = None
@@ -288,10 +294,10 @@ class _Watched:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def look(self) -> None:
-        """Restart tasks that ended, and update the lock file."""
-        self.keeper.look()
-        processes = self.keeper.processes() | ({"client": self.client} if self.client else {})
+    def poll(self) -> None:
+        """Restarts tasks that ended, and updates the lock file."""
+        self.supervisor.poll()
+        processes = self.supervisor.processes() | ({"client": self.client} if self.client else {})
         if self._known != (known := (targets_of(self.cluster), processes)):
             self._known = known
             self._restarts += 1
@@ -335,7 +341,7 @@ class _Watched:
 
 
 def _progress(views: Sequence[Any], before: Mapping[str, Any], seconds: float, tasks: int) -> str:
-    """One line about a cluster: tasks that are up, steps per second of the busiest task, memory, and elapsed time."""
+    """Returns a line about a cluster: tasks that are up, steps per second of the busiest task, memory, and elapsed time."""
     up = [view for view in views if view.figures is not None]
     parts = [f"{len(up)} of {tasks} tasks up"]
     found = [(rate.steps, view.task) for view in up if (rate := rates(before.get(view.task), view)) is not None]

@@ -1,4 +1,4 @@
-"""`dovetail server`, `dovetail demo`, and `dovetail tf1`, which runs a program that imports TensorFlow 1."""
+"""`dovetail server`, `dovetail demo`, and `dovetail tf1`, which runs programs that import TensorFlow 1."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def server(
         if program and job != "ps":
             os.environ["TF_CONFIG"] = json.dumps({"cluster": spec, "task": {"type": job, "index": task}})
             status = subprocess.run(program, check=False).returncode
-            print(f"{PROGRAM_ENDED} {status}", flush=True)  # the process that started all tasks waits for it
+            print(f"{PROGRAM_ENDED} {status}", flush=True)  # the process that started all tasks waits for this line
             raise typer.Exit(status if status >= 0 else 128 - status)
         try:
             running = tf.train.Server(
@@ -103,7 +103,7 @@ def server(
             try:
                 for device in running.devices:
                     print(device)
-                print(f"Serving {running.task} at {running.target}; stop it with Ctrl-C.", flush=True)
+                print(f"Serving {running.task} at {running.target}. Stop it with Ctrl-C.", flush=True)
                 running.join()
             except KeyboardInterrupt:
                 print("Stopped.")
@@ -150,14 +150,14 @@ def demo(
 
 
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
-"""Settings of a command that passes arguments after the program's name to the program."""
+"""Settings of a command that passes the arguments after the program's name to the program."""
 
 
 def tf1(context: typer.Context) -> None:
     """Run a TensorFlow 1 program unchanged: `import tensorflow` imports Dovetail.
 
-    In all other respects `dovetail tf1 train.py --flags` is `python train.py --flags`.
-    `-m module` and `-c code` work as with Python. In Python processes that the program starts, `import tensorflow` imports Dovetail, too.
+    Apart from that, `dovetail tf1 train.py --flags` is `python train.py --flags`. `-m module` and `-c code` work as with Python. In Python
+    processes that the program starts, `import tensorflow` also imports Dovetail.
     """
     with errors_explained():
         from ...compat.tf1.importing import run  # loads the finder of TensorFlow's modules

@@ -13,7 +13,7 @@ slurm = Commands("Slurm batch scripts of a cluster.")
 
 @slurm.callback()
 def _group() -> None:
-    """Keep `script` a command of its own: a group of one command would take its place."""
+    """Keeps `script` a subcommand. Without a callback, typer would replace a group of one command by the command."""
 
 
 @slurm.command(context_settings={"allow_interspersed_args": False})
@@ -31,11 +31,11 @@ def script(
 ) -> None:
     """Print a batch script for `sbatch` that calls `dovetail run --on slurm FILE PROGRAM`. Options come before FILE."""
     with errors_explained():
-        from ...distribute.launchers.engines import Described  # loads ZeroMQ
-        from ...distribute.launchers.slurm_cluster import script as script_of  # a command has this name
+        from ...distribute.launchers.engines import ClusterDescription  # loads ZeroMQ
+        from ...distribute.launchers.slurm_cluster import script as script_of  # loads ZeroMQ
 
         command = ["dovetail", "run", "--on", "slurm", *(["--each"] if each else []), file, *program]
         try:
-            print(script_of(Described.read(file).file, command, name=name, options=option or ()), end="")
+            print(script_of(ClusterDescription.read(file).file, command, name=name, options=option or ()), end="")
         except ValueError as e:
             raise ValueError(f"{file}: {e}") from None

@@ -1,4 +1,4 @@
-"""`dovetail trace`: run a step of a program, and show when each kernel and transfer ran."""
+"""`dovetail trace`: runs a step of a program, and shows when each kernel and transfer ran."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def trace(
         built = build(program)
         if built.plan is not None:
             raise UsageError(
-                f"{program} is a plan, which cannot run: name the function that builds the graph. For a function that dt.compile "
-                "made, call its method trace(...) in a program"
+                f"{program} is a plan, which cannot run. Name the function that builds the graph. For a function of dt.compile, "
+                "call its method trace(...) in a program"
             )
         fetches = built.elements(fetch)
         if not fetches:
-            raise UsageError("The step has no fetches: name tensors or ops by --fetch, or return them from FUNCTION")
+            raise UsageError("The step has no fetches. Name tensors or ops with --fetch, or return them from FUNCTION")
         feeds = _feeds(built, fetches, feed, shape)
         target = _target(cluster, open_)
         config = ConfigProto(allow_soft_placement=allow_soft_placement, placement_strategy=strategy)
@@ -80,7 +80,7 @@ def trace(
         except OpError as e:
             raise FailedError(str(e)) from None
         if metadata.trace is None:
-            raise FailedError("The step runs no op: every fetch is also fed")
+            raise FailedError("The step runs no op, because every fetch is also fed")
         if html is not None:
             metadata.trace.to_html(html)
         if trace is not None:
@@ -89,7 +89,7 @@ def trace(
 
 
 def _target(cluster: str | None, open_: ExitStack) -> str:
-    """The session's target. A described cluster is started on this machine, and ends when `open_` closes."""
+    """Returns the session's target. A described cluster is started on this machine, and ends when `open_` closes."""
     if cluster is None:
         return ""
     if "://" in cluster or Path(f"{cluster}.up").is_file():
@@ -102,12 +102,12 @@ def _target(cluster: str | None, open_: ExitStack) -> str:
 def _feeds(
     program: Program, fetches: Sequence[Tensor | Node], files: list[str] | None, shapes: list[str] | None
 ) -> dict[Tensor, Any]:
-    """A value for each placeholder that the step needs: from a file, else random numbers in its shape."""
+    """Returns a value for each placeholder that the step needs: from a file, or else random numbers."""
     fed: dict[Tensor, Any] = {}
     for text in files or ():
         name, equals, path = text.rpartition("=")
         if not equals:
-            raise UsageError(f"--feed takes a name and a file, such as x=FILE.npy, not {text!r}")
+            raise UsageError(f"--feed needs a name and a file, such as x=FILE.npy, not {text!r}")
         try:
             fed[as_tensor(program.graph, program.element(name))] = np.load(path)
         except (OSError, ValueError) as e:
@@ -120,17 +120,17 @@ def _feeds(
         sizes = [] if dims is None else [d for d in dims if d is not None]
         if dims is None or len(sizes) < len(dims):
             raise UsageError(
-                f"The shape of {x.name} is not known completely: {x.shape}. Give --shape {x.op.name}=... or --feed {x.op.name}=FILE.npy"
+                f"The shape of {x.name} is not completely known: {x.shape}. Pass --shape {x.op.name}=... or --feed {x.op.name}=FILE.npy"
             )
         if not (x.dtype.is_floating or x.dtype.is_integer or x.dtype.is_bool):
-            raise UsageError(f"{x.name} needs values of type {x.dtype.name}: give --feed {x.op.name}=FILE.npy")
+            raise UsageError(f"{x.name} needs values of type {x.dtype.name}. Pass --feed {x.op.name}=FILE.npy")
         values: Any = random.standard_normal(sizes) if x.dtype.is_floating else np.zeros(sizes)
         fed[x] = values.astype(x.dtype.as_numpy_dtype)
     return fed
 
 
 def _placeholders(fetches: Sequence[Tensor | Node]) -> list[Tensor]:
-    """The placeholders that the fetches depend on, by name."""
+    """Returns the placeholders that the fetches depend on, ordered by name."""
     todo = [f.op if isinstance(f, Tensor) else f for f in fetches]
     seen = set(todo)
     while todo:

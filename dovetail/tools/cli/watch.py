@@ -19,23 +19,26 @@ if TYPE_CHECKING:
 
     from ...runtime.server.running_cluster import TaskStatus
 
+# Width of lines that are written to a file or a pipe.
 PIPE_WIDTH = 200
-MOST_WAITING = 20  # waiting steps that are shown
+# Maximum number of waiting steps that are shown.
+MAX_WAITING = 20
 
 _COLUMNS = (
     "task", "at", "state", "up", "devices", "load", "memory", "sessions", "steps", "per s", "p50", "p90", "p99", "running", "failed",
     "stalled", "refused",
 )  # fmt: skip
 _LEFT = frozenset(("task", "at", "state", "devices"))
-_SPARED = ("devices", "sessions", "up", "at", "p90", "refused", "stalled", "p99", "p50", "load", "failed")
+# The columns that are dropped if rows are too wide, the least important one first.
+_OPTIONAL = ("devices", "sessions", "up", "at", "p90", "refused", "stalled", "p99", "p50", "load", "failed")
 
 _Cluster = Annotated[str, typer.Argument(help="Cluster file, or the address of any task: zmq://host:port.")]
 
 
 def status(cluster: _Cluster) -> None:
-    """Show the state of a cluster's tasks: load, memory, steps and their times, queues, and what each waiting step waits for.
+    """Show the state of a cluster's tasks: load, memory, steps and their times, queues, and the reasons why steps wait.
 
-    Load is the number of processor cores that a task keeps busy. p50, p90 and p99 are percentiles of the times of its last 1000 steps.
+    Load is the number of CPU cores that a task keeps busy. p50, p90 and p99 are percentiles of the times of its last 1000 steps.
     Exit status: 1 if a task does not answer.
     """
     with errors_explained():
@@ -74,7 +77,7 @@ def top(
 
 
 def _console() -> Console:
-    """The console to print to; lines for a file or a pipe are wider."""
+    """Returns the console for the output. Lines for a file or a pipe are wider."""
     from rich.console import Console
 
     console = Console()
@@ -83,14 +86,14 @@ def _console() -> Console:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Rates of a task between two queries, per second: steps, and bytes sent, by receiving task."""
+    """Rates of a task between two queries: steps per second, and bytes per second that it sends to each task."""
 
     steps: float
     bytes_to: dict[str, float]
 
 
 def rates(before: TaskStatus | None, now: TaskStatus) -> Rates | None:
-    """The rates between two queries; None: they cannot be compared, as after a restart."""
+    """Returns the rates between two queries. None: the task has restarted, or did not answer both."""
     if before is None or before.figures is None or now.figures is None or now.at <= before.at:
         return None
     if before.figures["incarnation"] != now.figures["incarnation"]:
@@ -104,7 +107,13 @@ def rates(before: TaskStatus | None, now: TaskStatus) -> Rates | None:
 
 
 def picture(views: Sequence[TaskStatus], before: Mapping[str, TaskStatus], width: int) -> Group:
-    """The tables of one query of all tasks, for a screen of `width` columns; with rates for tasks that are in `before`."""
+    """Returns the tables of one query of all tasks.
+
+    Args:
+        views: the state of each task.
+        before: the states at the previous query, for rates.
+        width: number of columns of the screen.
+    """
     from rich.console import Group
     from rich.table import Table
 
@@ -140,7 +149,7 @@ def picture(views: Sequence[TaskStatus], before: Mapping[str, TaskStatus], width
                 q["name"], short(view.task), str(q["elements"]), str(q["capacity"] or "-"), str(q["waiting"])
             )
         for step in f["steps"]:
-            if waiting.row_count < MOST_WAITING and step["waits"]:
+            if waiting.row_count < MAX_WAITING and step["waits"]:
                 waits = "\n".join(map(short, step["waits"]))
                 waiting.add_row(str(step["step"]), _seconds(step["age_s"]), short(view.task), waits)
     parts: list[RenderableType] = [_tasks(rows, width)]
@@ -151,7 +160,7 @@ def picture(views: Sequence[TaskStatus], before: Mapping[str, TaskStatus], width
 
 
 def _tasks(rows: Sequence[Mapping[str, str]], width: int) -> Table:
-    """A row for each task. If rows are too wide, empty columns are dropped first, then the least important ones."""
+    """Returns a table with a row per task. If rows are too wide, empty columns are dropped first, and then the least important ones."""
     from rich.markup import render
     from rich.table import Table
 
@@ -161,7 +170,7 @@ def _tasks(rows: Sequence[Mapping[str, str]], width: int) -> Table:
     shown = [name for name in _COLUMNS if name not in ("load", "per s", "p50", "p90", "p99") or any(cells(name))]
     widest = {name: max(len(render(cell)) for cell in (name, *cells(name))) for name in shown}
     silent = [name for name in ("refused", "stalled", "failed") if not any(cell.strip("0") for cell in cells(name))]
-    for name in (*silent, *_SPARED):
+    for name in (*silent, *_OPTIONAL):
         if sum(widest[n] + 2 for n in shown) - 2 <= width:
             break
         if name in shown:

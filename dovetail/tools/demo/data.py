@@ -1,4 +1,4 @@
-"""The data: 1,797 real handwritten digits of 8 by 8 pixels, which come with scikit-learn."""
+"""The data: 1,797 handwritten digits of 8 by 8 pixels, which are part of scikit-learn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 TEST_SHARE = 0.25
-SPLIT_SEED = 0  # fixed, so that every process, and every run, holds out the same digits
+# The seed of the split. It is fixed, so that all processes and runs have the same test part.
+SPLIT_SEED = 0
 
 
 class DataMissingError(Exception):
@@ -19,9 +20,9 @@ class DataMissingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """Images as float32 rows of 64 pixels from 0 to 1, labels as int64 from 0 to 9.
+    """Images as float32 rows of 64 pixels from 0 to 1, and labels as int64 from 0 to 9.
 
-    The test part is never trained on, and no choice depends on it.
+    The test part is not used for training, and no choice depends on it.
     """
 
     train_images: Array
@@ -30,7 +31,7 @@ class Digits:
     test_labels: Array
 
     def batches(self, size: int, seed: int) -> Iterator[tuple[Array, Array]]:
-        """Training batches without end. Each pass takes all training digits once, in a new order."""
+        """Yields training batches without end. Each epoch has all training digits once, in a new order."""
         order = np.random.default_rng(seed)
         while True:
             shuffled = order.permutation(len(self.train_labels))
@@ -40,11 +41,7 @@ class Digits:
 
 
 def load_digits() -> Digits:
-    """Load the digits and hold a quarter of each class out for the test.
-
-    Raises:
-        DataMissingError: scikit-learn is not installed.
-    """
+    """Loads the digits. A quarter of each class is the test part. DataMissingError: scikit-learn is not installed."""
     try:
         from sklearn import datasets
     except ModuleNotFoundError as e:
@@ -61,7 +58,7 @@ def load_digits() -> Digits:
 
 
 def _held_out(labels: Array) -> Array:
-    """Which digits are kept for the test: the same share of each class, so that chance cannot miss one."""
+    """Returns a mask of the test part, which has the same share of each class."""
     generator = np.random.default_rng(SPLIT_SEED)
     chosen = np.zeros(len(labels), bool)
     for label in np.unique(labels):

@@ -1,4 +1,4 @@
-"""How the demo looks while it trains: a live picture in a terminal, plain lines anywhere else."""
+"""The progress display of the demo: a live picture in a terminal, or plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from .data import Array, Digits
 from .watch import Evaluated, Finished, Progress, Report
 
 BARS = "▁▂▃▄▅▆▇█"
-CURVE = 24  # columns of a curve
-DIGIT = 10  # columns of one drawn digit: 8 pixels and a gap
+# Columns of a curve.
+CURVE = 24
+# Columns of one drawn digit: 8 pixels and a gap.
+DIGIT = 10
+# Seconds between two plain lines.
 PLAIN_EVERY_S = 1.0
 
 
 @dataclass(slots=True)
 class WorkerState:
-    """What is known of one worker."""
+    """The state of a worker, from its reports."""
 
     steps: int = 0
     rate: float = 0.0
@@ -35,7 +38,7 @@ class WorkerState:
 
 @dataclass(slots=True)
 class Training:
-    """What is known of the training, from all reports so far."""
+    """The state of the training, from all reports."""
 
     last_step: int
     workers: list[WorkerState]
@@ -46,7 +49,7 @@ class Training:
 
     @classmethod
     def of(cls, workers: int, last_step: int) -> Training:
-        """Nothing is known yet."""
+        """Returns the initial state."""
         return cls(last_step, [WorkerState() for _ in range(workers)])
 
     @property
@@ -56,11 +59,11 @@ class Training:
 
     @property
     def seconds(self) -> float:
-        """Since the first report of progress."""
+        """Seconds since the first report of progress."""
         return 0.0 if self.began is None else time.monotonic() - self.began
 
     def take(self, report: Report) -> None:
-        """Remember what a report says."""
+        """Updates the state with a report."""
         if isinstance(report, Progress):
             worker = self.workers[report.worker]
             worker.steps, worker.rate = report.steps, report.rate
@@ -75,26 +78,26 @@ class Training:
 
 
 class Display(Protocol):
-    """Shows a `Training`. Used as a context, so that the terminal is itself again whatever happens."""
+    """Shows a `Training`. It is a context manager, which restores the terminal at its end."""
 
     def __enter__(self) -> Display: ...
     def __exit__(self, *exc: object) -> None: ...
 
     def show(self, training: Training) -> None:
-        """Show the progress."""
+        """Shows the progress."""
 
     def say(self, line: str) -> None:
-        """Show a line that stays."""
+        """Shows a permanent line."""
 
 
 def make_display(console: Console, digits: Digits) -> Display:
-    """The display that suits the console."""
+    """Returns the display for a console."""
     live = console.is_terminal and not console.is_dumb_terminal
     return LiveDisplay(console, digits) if live else PlainDisplay(console)
 
 
 class PlainDisplay:
-    """A line a second."""
+    """Prints a line per second."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -108,13 +111,13 @@ class PlainDisplay:
         pass
 
     def show(self, training: Training) -> None:
-        """Print a line, at most one per second unless it is final."""
+        """Prints a line, at most one per second unless it is the last one."""
         now = time.monotonic()
         step = training.global_step
         if step == self._shown_step or (now - self._shown_at < PLAIN_EVERY_S and not training.done):
             return
         self._shown_at, self._shown_step = now, step
-        last = training.last_step  # the workers may pass it before they see it
+        last = training.last_step  # the global step may exceed it before the workers notice
         parts = [f"step {min(step, last):>{len(str(last))}}/{last}"]
         for i, w in enumerate(training.workers):
             if w.losses:
@@ -124,18 +127,18 @@ class PlainDisplay:
         self.say("   ".join(parts))
 
     def say(self, line: str) -> None:
-        """Print the line."""
+        """Prints a line."""
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 class LiveDisplay:
-    """A picture that is redrawn in place: workers, curves, and some held-out digits."""
+    """A picture that is redrawn in place: workers, curves, and some test digits."""
 
     def __init__(self, console: Console, digits: Digits) -> None:
         self._console = console
         self._digits = digits
         count = max(1, min(10, (console.width + 2) // DIGIT))
-        # The first of each class, so that all differ.
+        # The first digit of each class.
         self._drawn = [int((digits.test_labels == label).argmax()) for label in range(count)]
         self._live = Live(console=console, refresh_per_second=10, transient=False)
 
@@ -147,12 +150,12 @@ class LiveDisplay:
         self._live.__exit__(*exc)
 
     def show(self, training: Training) -> None:
-        """Redraw."""
+        """Redraws the picture."""
         parts = (self._pictures(training), Text(), _workers(training), Text(), _total(training))
         self._live.update(Group(*parts))
 
     def say(self, line: str) -> None:
-        """Print the line above the picture."""
+        """Prints a line above the picture."""
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _pictures(self, training: Training) -> RenderableType:
@@ -172,7 +175,7 @@ def _result(predicted: int, label: int) -> Text:
 
 
 def draw(image: Array) -> Text:
-    """A digit of 8 by 8 pixels as 4 lines of 8 characters: each shows two pixels, one above the other."""
+    """Draws a digit of 8 by 8 pixels as 4 lines of 8 characters. A character shows two pixels, one above the other."""
     rows = (image.reshape(8, 8) * 255).astype(int)
     text = Text()
     for top, bottom in zip(rows[0::2], rows[1::2], strict=True):
@@ -193,7 +196,7 @@ def _workers(training: Training) -> Table:
     for i, w in enumerate(training.workers):
         loss = f"{w.losses[-1]:.4f}" if w.losses else ""
         name = Text(f"{i}", style="cyan") + Text(" ✓" if w.finished else "", style="green")
-        # The loss falls by powers of ten: on a linear scale all but the first moment would be flat.
+        # The loss falls by powers of ten, so a linear scale would show only its beginning.
         curve = sparkline([math.log(max(x, 1e-6)) for x in w.losses])
         rate = f"{w.rate:.0f}" if w.losses else ""
         table.add_row(name, f"{w.steps}", rate, loss, Text(curve, style="yellow"))
@@ -218,7 +221,7 @@ def _total(training: Training) -> RenderableType:
 
 
 def sparkline(values: Sequence[float], width: int = CURVE) -> str:
-    """A curve of at most `width` characters, from the lowest value (▁) to the highest (█).
+    """Returns a curve of at most `width` characters, from the lowest value (▁) to the highest (█).
 
     >>> sparkline([0.0, 1.0, 2.0], width=3)
     '▁▅█'

@@ -1,7 +1,7 @@
 """The classifier that the demo trains, written as a TensorFlow 1 program.
 
-This module does not depend on processes: `tf.device` blocks around these functions decide which device of which
-process holds a variable or runs an op, and `session.run` sends the tensors there.
+This module does not depend on processes. `tf.device` blocks around these functions determine the device of each variable and op, and
+`session.run` sends tensors between the processes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REPORT_EVERY_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One copy of the classifier's compute: what to feed and what to fetch. Replicas share the variables."""
+    """One copy of the classifier's computation: its feeds and fetches. Replicas share the variables."""
 
     images: tf.Tensor  # float32 [batch, 64]
     labels: tf.Tensor  # int64 [batch]
@@ -37,10 +37,10 @@ class Replica:
 
 
 def parameters_on_ps(cluster: tf.train.ClusterSpec, worker: int) -> Callable[[Any], str] | None:
-    """The device function of a replica: variables go to the ps job, all else to the worker.
+    """Returns the device function of a replica. Variables are placed on the job ps, and all other nodes on the worker.
 
-    Each new variable goes to the parameter server that holds the fewest bytes so far. Plain round robin would
-    give one server all the weights and the other all the biases.
+    Each new variable is placed on the parameter server with the fewest bytes. Round-robin would place all weights on one server, and all
+    biases on the other.
     """
     by_bytes = tf.train.GreedyLoadBalancingStrategy(cluster.num_tasks("ps"), tf.train.byte_size_load_fn)
     return tf.train.replica_device_setter(
@@ -49,7 +49,7 @@ def parameters_on_ps(cluster: tf.train.ClusterSpec, worker: int) -> Callable[[An
 
 
 def classifier(optimizer: Any) -> Replica:
-    """Add a replica of the classifier to the default graph. The variables are made by the first one."""
+    """Adds a replica of the classifier to the default graph. The first replica creates the variables."""
     images = tf.placeholder(tf.float32, [None, 64], name="images")
     labels = tf.placeholder(tf.int64, [None], name="labels")
 
@@ -80,7 +80,7 @@ def dense(inputs: tf.Tensor, width: int, name: str) -> tf.Tensor:
 
 
 def make_optimizer() -> Any:
-    """The optimizer. Its slots are colocated with the variables, on the parameter servers."""
+    """Returns the optimizer. Its slots are colocated with the variables, on the parameter servers."""
     return tf.train.AdamOptimizer(LEARNING_RATE)
 
 
@@ -91,11 +91,15 @@ def train(
     last_step: int,
     report: Callable[[int, int, float, float], None],
 ) -> None:
-    """Train asynchronously until the replicas together have made `last_step` updates.
+    """Trains asynchronously until the replicas have made `last_step` updates together.
 
     Args:
-        report: called ten times a second, and at the end, with the steps of this replica, the global
-            step, the mean loss and the steps per second since the last call.
+        session: the session.
+        replica: the replica to train.
+        batches: the training batches.
+        last_step: the global step at which to stop.
+        report: called ten times per second, and at the end, with the steps of this replica, the global step, the mean loss and the steps
+            per second since the last call.
     """
     fetches = [replica.train_op, replica.loss, replica.global_step]
     losses, began = [], time.monotonic()

@@ -1,8 +1,8 @@
-"""The two ways to replicate the classifier over the workers; both train asynchronously.
+"""The two kinds of replication of the classifier over the workers. Both train asynchronously.
 
-Between graphs: each worker process is its own client with its own graph. This process only watches, with a
-graph of the same variables. In the graph: this process is the only client; one graph holds one set of
-variables and a copy of the compute per worker, and a thread per copy runs its training op.
+Between-graph replication: each worker process is a client with its own graph. This process only evaluates, with a graph of the same
+variables. In-graph replication: this process is the only client. Its graph has the variables and a copy of the computation per worker, and
+a thread per copy runs its training op.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from .worker import build
 
 
 class Replicas(Protocol):
-    """What `run` needs of a way to replicate."""
+    """The interface of both kinds of replication."""
 
     graph: tf.Graph
     replicas: list[Replica]
-    """Those in this process's graph; the first is used for evaluation."""
+    """The replicas in this process's graph. The first one is used for evaluation."""
 
     def start(self, session: tf.Session) -> None:
-        """Begin to train; reports come through the queue from now on."""
+        """Starts the training."""
 
     def join(self) -> None:
-        """Wait a moment for this process's own threads. Training has ended, or the session was closed."""
+        """Waits for this process's threads, at most `JOIN_S` seconds each. The training has ended, or the session was closed."""
 
 
 class BetweenGraph:
-    """A client and a graph per worker. The workers train from the moment when their processes start."""
+    """A client and a graph per worker. The workers start to train when their processes start."""
 
     program = [sys.executable, "-m", "dovetail.tools.demo.worker"]
 
@@ -45,14 +45,14 @@ class BetweenGraph:
             self.replicas = [build(cluster.cluster_spec, worker=0)]
 
     def start(self, session: tf.Session) -> None:
-        """Nothing to do: the chief initialises the variables, and each worker begins when they are there."""
+        """Does nothing: the chief initializes the variables, and the workers wait for that."""
 
     def join(self) -> None:
-        """Nothing to do: the workers are processes."""
+        """Does nothing: the workers are processes."""
 
 
 class InGraph:
-    """One client, one graph, one copy of the compute per worker."""
+    """One client and one graph, with a copy of the computation per worker."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class InGraph:
             self._initialize = tf.global_variables_initializer()
 
     def start(self, session: tf.Session) -> None:
-        """Initialise the variables, and start a thread per replica."""
+        """Initializes the variables, and starts a thread per replica."""
         session.run(self._initialize)
         for worker, replica in enumerate(self.replicas):
             thread = threading.Thread(target=self._train, args=(session, worker, replica), daemon=True)
@@ -94,6 +94,6 @@ class InGraph:
             self._reports.put(Failed(worker, f"{type(e).__name__}: {e}"))
 
     def join(self) -> None:
-        """Wait for the threads."""
+        """Waits for the threads."""
         for thread in self._threads:
             thread.join(JOIN_S)

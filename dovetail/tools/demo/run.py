@@ -1,4 +1,4 @@
-"""The demo from start to end, and what it says and leaves then: the plan, what each link carries, and two files."""
+"""The whole demo, and its final summary: the plan, the traffic of each link, and two files."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ from .model import BATCH_SIZE, Replica
 from .replicas import BetweenGraph, InGraph, Replicas
 from .watch import DemoError, Evaluated, Evaluator, Failed, Processes, Progress, Report, Said
 
-STEPS = 2000  # nearly a hundred passes over the training digits: some 10 s on two cores
-LAST_REPORTS_S = 0.5  # after a failure, how long to take reports that are still under way
+# Default number of updates: almost 100 epochs, which take about 10 s on two cores.
+STEPS = 2000
+# Seconds to wait for further reports after a failure.
+LAST_REPORTS_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the command line decides."""
+    """The options of the command."""
 
     steps: int = STEPS
     ps: int = 2
@@ -42,32 +44,41 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of it. The accuracy is the share of the held-out digits that are read correctly."""
+    """The result of the training.
+
+    Attributes:
+        accuracy: the share of test digits that are classified correctly.
+        steps: number of updates.
+        seconds: duration of the training.
+        plan: the plan of a training step.
+        apart: the same plan if each task were on its own machine.
+    """
 
     accuracy: float
     steps: int
-    seconds: float  # of training
+    seconds: float
     plan: Plan
     apart: Plan
 
 
 def run(settings: Settings, console: Console) -> Outcome:
-    """Start the cluster, train, show it, take the cluster down, and leave two files.
+    """Starts the cluster, trains, shows the progress, stops the cluster, and writes two files. All processes end in any case.
 
     Raises:
-        DataMissingError: scikit-learn is not installed; nothing was started.
-        DemoError: a process ended, or a worker failed. OpError: the cluster did not start. OSError: the files
-            could not be written. All processes are down then.
+        DataMissingError: scikit-learn is not installed.
+        DemoError: a process ended, or a worker failed.
+        OpError: the cluster did not start.
+        OSError: the files could not be written.
     """
     began = time.monotonic()
     digits = load_digits()
-    settings.directory.mkdir(parents=True, exist_ok=True)  # better now than after the training
+    settings.directory.mkdir(parents=True, exist_ok=True)  # fail before the training if it cannot be created
     trained, tested = len(digits.train_labels), len(digits.test_labels)
     processes = f"{count_text(settings.ps, 'parameter server')} and {count_text(settings.workers, 'worker')}"
     how = "in-graph" if settings.in_graph else "between-graph"
     console.print(
         f"[bold]Dovetail[/] learns to read handwritten digits: {trained} to train on, {tested} held out.\n"
-        f"[dim]{processes}, each a process; {how}, asynchronous.[/]\n",
+        f"[dim]{processes}, each in a process; {how} replication, asynchronous.[/]\n",
         highlight=False,
     )
     outcome = _train(settings, digits, console)
@@ -130,12 +141,12 @@ def _follow(
     evaluator: Evaluator,
     display: Display,
 ) -> None:
-    """Show reports until all workers have finished. DemoError: a worker failed."""
+    """Shows reports until all workers have finished. DemoError: a worker failed."""
     display.show(training)
     failures: list[Failed] = []
 
     def progress(seconds: float) -> Iterator[Report]:
-        """The reports of progress of the next `seconds` seconds; the others are shown and kept."""
+        """Yields the reports of the next `seconds` seconds. Failures are collected, and lines of output are shown."""
         for report in _arrived(reports, seconds):
             if isinstance(report, Failed):
                 failures.append(report)
@@ -147,7 +158,7 @@ def _follow(
     while not training.done:
         for report in progress(0.1):
             training.take(report)
-            if isinstance(report, Progress):  # so the variables have values
+            if isinstance(report, Progress):  # the variables are initialized
                 evaluator.start()
         display.show(training)
         if failures or processes.ended():
@@ -156,7 +167,7 @@ def _follow(
 
 
 def _arrived(reports: queue.Queue[Report], seconds: float) -> Iterator[Report]:
-    """The reports of the next `seconds` seconds."""
+    """Yields the reports of the next `seconds` seconds."""
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
         try:
@@ -166,7 +177,7 @@ def _arrived(reports: queue.Queue[Report], seconds: float) -> Iterator[Report]:
 
 
 def _trouble(processes: Processes, failures: list[Failed]) -> str:
-    """What went wrong. A process that ended without a word is the cause of what its peers say."""
+    """Returns the cause of a failure. If a process ended without a report, it is the cause of the failures that its peers report."""
     failed = {f"/job:worker/task:{f.worker}": f for f in failures}
     silent = [f"The process of {task} {how}" for task, how in processes.ended() if task not in failed]
     return "\n".join(silent or [f"Worker {f.worker} failed: {f.message}" for f in failures])
@@ -187,12 +198,14 @@ WIRES = "What each link carries if each task is on a machine of its own"
 
 
 def plan_of_step(session: tf.Session, replicas: Iterable[Replica], shared_memory: bool | None = None) -> Plan:
-    """The plan of one training step of these replicas, on the devices that the session found.
+    """Returns the plan of one training step of some replicas, on the devices of a session.
 
     Args:
-        shared_memory: False: the plan of tasks on machines of their own, which cannot read each other's memory.
+        session: the session.
+        replicas: the replicas.
+        shared_memory: False: plan as if each task were on its own machine, without shared memory.
     """
-    devices = session.list_devices()  # the master's come first
+    devices = session.list_devices()  # the master's devices come first
     cluster = Cluster(tuple(devices), devices[0].name.task_name)
     replicas = list(replicas)
     return tf.place(
@@ -206,7 +219,7 @@ def plan_of_step(session: tf.Session, replicas: Iterable[Replica], shared_memory
 
 
 def wires(plan: Plan) -> str:
-    """What crosses between tasks in a step, link by link: each tensor with its shape and size."""
+    """Returns the tensors that a step sends between tasks, with their shapes and sizes, grouped by link."""
     crossing = [c for c in plan.channels if c.crosses_tasks]
     crossing.sort(key=lambda c: (c.source, c.destination, -c.bytes, c.name))
     parts = []
@@ -238,7 +251,7 @@ def _value(channel: Channel) -> str:
 
 
 def leave(plan: Plan, apart: Plan, directory: Path) -> list[Path]:
-    """Write the plan and what crosses in `apart` as text, and the graph so that `dt.load_graph` can read it; the files written."""
+    """Writes the plan and the traffic of `apart` as text, and the graph for `dt.load_graph`. Returns the paths of the files."""
     directory.mkdir(parents=True, exist_ok=True)
     plan_file, graph_file = directory / PLAN_FILE, directory / GRAPH_FILE
     plan_file.write_text(f"{plan}\n\n{WIRES}\n\n{wires(apart)}\n", encoding="utf-8")

@@ -1,6 +1,6 @@
 """The classifier under a distribution strategy: `dovetail demo --strategy mirrored|central|multiworker|ps`.
 
-python -m dovetail.tools.demo.strategies STRATEGY --steps N     one task of a cluster; TF_CONFIG says which
+`python -m dovetail.tools.demo.strategies STRATEGY --steps N` runs one task of a cluster, which TF_CONFIG defines.
 """
 
 from __future__ import annotations
@@ -33,13 +33,21 @@ CLUSTERED = ("multiworker", "ps")
 
 
 def run(kind: str, steps: int, workers: int, ps: int, say: Callable[[str], None]) -> None:
-    """Train under a strategy, in this process or in a cluster of processes; `say` gets the messages.
+    """Trains under a strategy, in this process or in a cluster of processes.
+
+    Args:
+        kind: name of the strategy.
+        steps: number of updates.
+        workers: number of workers of a cluster.
+        ps: number of parameter servers of a cluster.
+        say: called with messages.
 
     Raises:
-        ValueError: there is no such strategy. DemoError: a process failed.
+        ValueError: there is no such strategy.
+        DemoError: a process failed.
     """
     if kind not in KINDS:
-        raise ValueError(f"There is no strategy {kind!r}; choose one of {', '.join(KINDS)}")
+        raise ValueError(f"There is no strategy {kind!r}. Strategies: {', '.join(KINDS)}")
     load_digits()  # reports missing packages before any process starts
     if kind not in CLUSTERED:
         work(kind, steps, say)
@@ -47,7 +55,7 @@ def run(kind: str, steps: int, workers: int, ps: int, say: Callable[[str], None]
     jobs = {"worker": workers} | ({"ps": ps} if kind == "ps" else {})
     program = [sys.executable, "-m", "dovetail.tools.demo.strategies", kind, "--steps", str(steps)]
     with tf.LocalCluster(jobs, programs=dict.fromkeys(jobs, program), piped=jobs) as cluster:
-        # The last to say something is as good as the first: all are read at once, and the chief ends last.
+        # A thread per worker reads its output until it is done.
         readers = [threading.Thread(target=_read, args=(cluster, i, say), daemon=True) for i in range(workers)]
         for reader in readers:
             reader.start()
@@ -55,7 +63,7 @@ def run(kind: str, steps: int, workers: int, ps: int, say: Callable[[str], None]
             reader.join()
         failed = [i for i in range(workers) if cluster.process("worker", i).poll() not in (None, 0)]
     if failed:
-        raise DemoError(f"worker {failed[0]} failed: its last lines above say why")
+        raise DemoError(f"worker {failed[0]} failed. Its last lines above show the reason")
 
 
 def _read(cluster: tf.LocalCluster, worker: int, say: Callable[[str], None]) -> None:
@@ -69,7 +77,7 @@ def _read(cluster: tf.LocalCluster, worker: int, say: Callable[[str], None]) -> 
 
 
 def work(kind: str, steps: int, say: Callable[[str], None]) -> None:
-    """What each worker process does; for strategies of one process, all there is."""
+    """Trains in this process, which is one task of a cluster or, with a strategy of one process, the only one."""
     strategy = KINDS[kind]()
     resolver = strategy.cluster_resolver
     if resolver is not None and resolver.task_type == "ps":
@@ -110,7 +118,7 @@ def work(kind: str, steps: int, say: Callable[[str], None]) -> None:
         first = replicas[0]
         feeds = {first.images: digits.test_images, first.labels: digits.test_labels}
         say(f"held-out accuracy {session.run(first.accuracy, feeds):.4f}")
-        session.run(everybody)  # no worker leaves while another one still needs it
+        session.run(everybody)  # no worker ends while others still need it
 
 
 def _number(resolver: Any) -> int:
@@ -118,7 +126,7 @@ def _number(resolver: Any) -> int:
 
 
 def main() -> None:
-    """One task of the cluster; it goes on serving until standard input closes."""
+    """Runs one task of the cluster. It continues to serve until standard input closes."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("kind", choices=CLUSTERED)
     parser.add_argument("--steps", type=int, required=True)

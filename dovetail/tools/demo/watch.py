@@ -1,6 +1,6 @@
-"""Watching the cluster while it trains: its processes from outside, its parameters through a session.
+"""Watches the cluster during the training: its processes, the progress reports of workers, and the accuracy.
 
-Workers report their progress as small values, each a JSON line if it comes from another process.
+A report from another process is a line of JSON on its standard output.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import dataclasses
 import json
 import os
 import queue
-import signal
 import sys
 import threading
 from dataclasses import dataclass
@@ -17,19 +16,21 @@ from typing import Any, TypeAlias
 
 import dovetail as tf
 
+from ...runtime.rpc.pending_call import how_it_ended
 from .data import Digits
 from .model import Replica
 
 EVALUATE_EVERY_S = 0.25
-JOIN_S = 1.0  # timeout in seconds: a thread whose step waits for a dead task ends with this process
+# Seconds to wait for a thread. A thread whose step waits for a dead task ends with this process.
+JOIN_S = 1.0
 
 
 class DemoError(Exception):
-    """The demo cannot go on; the text says why."""
+    """The demo failed. The message is the reason."""
 
 
 class Processes:
-    """The processes of the cluster: their output becomes reports, and an early end does not go unseen."""
+    """The processes of the cluster. Threads convert their output to reports."""
 
     def __init__(self, cluster: tf.LocalCluster, reports: queue.Queue[Report]) -> None:
         self._cluster = cluster
@@ -38,9 +39,9 @@ class Processes:
             threading.Thread(target=_read, args=(pipe, f"/job:{job}/task:{i}", reports), daemon=True).start()
 
     def ended(self) -> list[tuple[str, str]]:
-        """The tasks whose processes have ended, each with its exit status. None should end while the demo runs."""
+        """Returns the tasks whose processes have ended, with the exit status as text. None should end while the demo runs."""
         codes = [(job, i, self._cluster.process(job, i).poll()) for job, i in self._cluster.tasks]
-        return [(f"/job:{job}/task:{i}", _ended(code)) for job, i, code in codes if code is not None]
+        return [(f"/job:{job}/task:{i}", how_it_ended(code)) for job, i, code in codes if code is not None]
 
 
 def _read(pipe: Any, task: str, reports: queue.Queue[Report]) -> None:
@@ -49,20 +50,8 @@ def _read(pipe: Any, task: str, reports: queue.Queue[Report]) -> None:
             reports.put(from_line(line.decode(errors="replace").rstrip(), task))
 
 
-def _ended(code: int) -> str:
-    if code >= 0:
-        return f"ended with status {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
-
-
 class Evaluator:
-    """A further client of the cluster: tries the parameters on the held-out digits while they are trained.
-
-    Nothing depends on its results; they are only displayed.
-    """
+    """Another client of the cluster, which evaluates the parameters on the test digits during the training, for the display."""
 
     def __init__(
         self,
@@ -79,21 +68,21 @@ class Evaluator:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def evaluate(self) -> tuple[float, Any]:
-        """Accuracy on all held-out digits, and the prediction for each."""
+        """Returns the accuracy on all test digits, and the prediction for each."""
         accuracy, predictions = self._call(self._digits.test_images, self._digits.test_labels)
         return float(accuracy), predictions
 
     def start(self) -> None:
-        """Evaluate repeatedly. The variables must be initialised. A second start has no effect."""
+        """Starts to evaluate repeatedly. The variables must be initialized. A second call does nothing."""
         if self._thread.ident is None:
             self._thread.start()
 
     def stop(self) -> None:
-        """Begin no further evaluation."""
+        """Starts no further evaluation."""
         self._stop.set()
 
     def join(self) -> None:
-        """Wait a moment for the evaluation that may be under way. It ends soon when the session is closed."""
+        """Waits for a running evaluation, at most `JOIN_S` seconds. It ends soon after the session is closed."""
         if self._thread.ident is not None:
             self._thread.join(timeout=JOIN_S)
 
@@ -101,14 +90,14 @@ class Evaluator:
         while not self._stop.wait(self._every_s):
             try:
                 accuracy, predictions = self.evaluate()
-            except Exception:  # a task is gone, or the session was closed; `run` notices either by itself
+            except Exception:  # a task was lost, or the session was closed; `run` detects both itself
                 return
             self._reports.put(Evaluated(accuracy, predictions))
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A worker has trained for a while. Loss and rate (steps per second) are means over that while."""
+    """The progress of a worker. Loss and rate (steps per second) are means since the last report."""
 
     worker: int
     steps: int
@@ -119,7 +108,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A worker has stopped training, because enough steps were made."""
+    """A worker has finished training."""
 
     worker: int
 
@@ -134,7 +123,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """The parameters of this moment were tried on the digits that are never trained on."""
+    """The current parameters were evaluated on the test digits."""
 
     accuracy: float
     predictions: Any  # int64, one per test digit
@@ -142,7 +131,7 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A line of a process's output that is no report: a warning, part of a traceback."""
+    """A line of a process's output that is not a report, such as a warning or a part of a traceback."""
 
     task: str
     line: str
@@ -150,27 +139,27 @@ class Said:
 
 Report: TypeAlias = Progress | Finished | Failed | Evaluated | Said
 
-_TRAVELLING: dict[str, type[Progress] | type[Finished] | type[Failed]] = {
+_SENT_AS_JSON: dict[str, type[Progress] | type[Finished] | type[Failed]] = {
     cls.__name__: cls for cls in (Progress, Finished, Failed)
 }
 
 
 def to_line(report: Progress | Finished | Failed) -> str:
-    """A report as a line of JSON."""
+    """Returns a report as a line of JSON."""
     return json.dumps({"report": type(report).__name__, **dataclasses.asdict(report)})
 
 
 def from_line(line: str, task: str) -> Report:
-    """The report in a line that `task` wrote; `Said` when it is another line."""
+    """Parses the report in a line that `task` wrote. Returns `Said` for another line."""
     try:
         fields = json.loads(line)
-        return _TRAVELLING[fields.pop("report")](**fields)
+        return _SENT_AS_JSON[fields.pop("report")](**fields)
     except (ValueError, KeyError, TypeError, AttributeError):
         return Said(task, line)
 
 
 def end_with_parent() -> None:
-    """Let this process end when its standard input closes: the process that started it has ended then."""
+    """Ends this process when its standard input closes, because its parent has then ended."""
 
     def wait() -> None:
         sys.stdin.buffer.read()

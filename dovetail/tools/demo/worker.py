@@ -1,7 +1,7 @@
-"""What each worker process of the demo runs: between-graph replication.
+"""The program of a worker process of the demo (between-graph replication).
 
-Every worker builds the same graph, with the compute placed on its own task. The variables have the same names
-in all of these graphs and are on the parameter servers, so they are the same variables.
+Every worker builds the same graph, with the computation on its own task. The variables have the same names in all graphs and are on the
+parameter servers, so they are the same variables.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .watch import Failed, Finished, Progress, end_with_parent, to_line
 
 
 def build(cluster: tf.train.ClusterSpec, worker: int) -> Replica:
-    """The graph of one worker, in the default graph."""
+    """Builds the graph of a worker in the default graph."""
     tf.set_random_seed(1)
     with tf.device(parameters_on_ps(cluster, worker)):
         return classifier(make_optimizer())
 
 
 def work(server: tf.train.Server, last_step: int) -> None:
-    """Train on this worker's server until `last_step` updates have been made by all workers together."""
+    """Trains on this worker's server until all workers have made `last_step` updates together."""
     worker = server.task_index
     digits = load_digits()
     replica = build(server.cluster_spec, worker)
@@ -47,7 +47,7 @@ def work(server: tf.train.Server, last_step: int) -> None:
 
 
 def main() -> None:
-    """Serve and train; then go on serving until standard input closes, for tasks that still use the cluster."""
+    """Serves and trains. Then continues to serve until standard input closes, for tasks that still use the cluster."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--steps", type=int, required=True)
     arguments = parser.parse_args()

@@ -1,10 +1,10 @@
 """Pipeline-parallel training: devices process different micro-batches of a batch at the same time.
 
-Theory of operation. The forward pass, from the inputs to the loss, falls into stages by device. It is built once more for each
-micro-batch, and differentiated stage by stage, so that each pass through a stage is a set of nodes of its own; control edges
-from pass to pass make each device follow the schedule (`placer/schedule/pipeline_parallel.py`). Gradients are accumulated over
-the micro-batches, and the wrapped optimizer applies them once. So, up to rounding, a step equals a step on the whole batch.
-Nodes that do not depend on the inputs, such as reads of variables, are not rebuilt: all micro-batches share them.
+The nodes from the inputs to the loss are divided into stages by device. They are built again for each micro-batch and differentiated stage
+by stage, so each pass through a stage has its own nodes. Control edges between passes make each device follow the schedule
+(`placer/schedule/pipeline_parallel.py`). Gradients are accumulated over the micro-batches, and the wrapped optimizer applies them once. So
+a step equals a step on the whole batch, up to rounding. All micro-batches share the nodes that do not depend on the inputs, such as reads
+of variables.
 """
 
 from __future__ import annotations
@@ -24,37 +24,36 @@ from ...graph.ops.math.arithmetic import add, add_n, multiply
 from ...graph.tensors.indexed_slices import IndexedSlices
 from ...graph.variables.store import trainable_variables
 from ...placer.schedule.pipeline_parallel import PIPELINES, SCHEDULES, Pass, Pipeline, on_a_clock, stages_of
-from ..optimizers.optimizer import Optimizer, WrapperOptimizer, _without_wholes
+from ..optimizers.optimizer import Optimizer, WrapperOptimizer, flatten_variables
 
 if TYPE_CHECKING:
     from ...placer.plan import Plan
 
 
-_SEED_STEP = (
-    104_729  # between micro-batches: far more than a graph has random ops, which are numbered from its own seed on
-)
+# The distance between the seeds of micro-batches. It is larger than the number of random ops in a graph, whose seeds are consecutive.
+_SEED_STEP = 104_729
 _LARGEST_SEED = 2**31 - 1
 
 
 class PipelineOptimizer(WrapperOptimizer):
-    """Wraps an optimizer; its steps run as a pipeline of micro-batches over the devices of the model.
+    """Wraps an optimizer. Its steps run as a pipeline of micro-batches over the devices of the model.
 
-    Each device must have one stage of the model, so that values pass the devices in one direction. A node without a requested device is
-    placed with its newest input.
+    Each device has one stage of the model, and values must pass the devices in one direction. A node without a requested device belongs to
+    the stage of its newest input.
 
     Args:
         opt: the optimizer that applies the gradients.
-        inputs: the tensors that hold a batch along their first axis: placeholders, or outputs of an iterator.
+        inputs: the tensors that hold a batch along their first axis, such as placeholders or outputs of an iterator.
         micro_batches: number of micro-batches; the batch size must be a multiple of it.
-        schedule: `1f1b`, or `gpipe`, which is as fast but needs more memory for activations.
-        plan: a plan of the model (`dt.place(..., fetches=loss)`), whose devices become the requested devices of nodes and variables;
-            None: their requested devices are unchanged.
+        schedule: `1f1b` or `gpipe`, which is as fast but needs more memory for activations.
+        plan: a plan of the model (`dt.place(..., fetches=loss)`). Its devices become the requested devices of nodes and variables. None:
+            the requested devices are unchanged.
         reduction: whether the loss is the `mean` or the `sum` over its batch.
         name: scope of its nodes.
 
     Attributes:
         pipeline: the last pipeline that was built; print it to see the schedule.
-        loss: the loss of the whole batch, a scalar. Fetch it instead of the model's loss, which would be computed again.
+        loss: the loss of the whole batch, a scalar. Fetch it: fetching the model's loss would compute it again.
 
     Raises:
         ValueError: the schedule or reduction is unknown, there are no inputs, or `micro_batches` is below 1.
@@ -76,7 +75,7 @@ class PipelineOptimizer(WrapperOptimizer):
     ) -> None:
         super().__init__(opt, False, name)
         if schedule not in SCHEDULES:
-            raise ValueError(f"There is no schedule {schedule!r} of pipelines; schedules: {', '.join(SCHEDULES)}")
+            raise ValueError(f"There is no pipeline schedule {schedule!r}. Schedules: {', '.join(SCHEDULES)}")
         if reduction not in ("mean", "sum"):
             raise ValueError(f"The loss must be the 'mean' or the 'sum' of its batch, not {reduction!r}")
         if micro_batches < 1:
@@ -98,7 +97,7 @@ class PipelineOptimizer(WrapperOptimizer):
         colocate_gradients_with_ops: bool = False,
         grad_loss: Any = None,
     ) -> list[tuple[Any, Any]]:
-        """Pairs of gradient and variable, of the loss of the whole batch.
+        """Returns pairs of gradient and variable, for the loss of the whole batch.
 
         Args:
             loss: a scalar, the mean or the sum over a batch.
@@ -109,8 +108,8 @@ class PipelineOptimizer(WrapperOptimizer):
             grad_loss: gradient of the loss, a number; None: 1.
 
         Raises:
-            ValueError: the loss is no scalar, or does not depend on the inputs; the batch size is no multiple of `micro_batches`; values
-                pass the devices in both directions; the model has loops or branches, or nodes that need the whole batch.
+            ValueError: the loss is not a scalar or does not depend on the inputs, the batch size is not a multiple of `micro_batches`,
+                values pass the devices in both directions, or the model has loops, branches or nodes that need the whole batch.
         """
         if callable(loss):
             loss = loss()
@@ -118,7 +117,7 @@ class PipelineOptimizer(WrapperOptimizer):
             raise ValueError(f"The loss must be a scalar, the mean or the sum over a batch, not {loss!r}")
         graph = loss.graph
         with graph.as_default(), graph.control_dependencies(None):
-            variables = _without_wholes(trainable_variables() if var_list is None else var_list)
+            variables = flatten_variables(trainable_variables() if var_list is None else var_list)
             if not variables:
                 raise ValueError("No variables to optimize.")
             with graph.name_scope(self._name) as scope:
@@ -132,17 +131,17 @@ class PipelineOptimizer(WrapperOptimizer):
 
 
 class _Builder:
-    """Builds the passes of one model. A tensor of the model has one value in each micro-batch."""
+    """Builds the passes of one model. A tensor of the model has a copy in each micro-batch."""
 
     def __init__(
         self, loss: Tensor, inputs: Sequence[Tensor], variables: Sequence[Any], count: int, plan: Plan | None
     ) -> None:
         self.graph, self.loss, self.variables, self.count = loss.graph, loss, variables, count
         self.inputs = list(dict.fromkeys(inputs))
-        _check_sizes(self.inputs, count)
+        _check_batch_sizes(self.inputs, count)
         self.stages = stages_of(*_forward(loss, self.inputs, plan))
         self.stage = {node: s for s, (_, nodes) in enumerate(self.stages) for node in nodes}
-        self.taken: list[list[Tensor]] = [  # from earlier stages
+        self.taken: list[list[Tensor]] = [  # the inputs of each stage from earlier stages
             list(
                 dict.fromkeys(
                     t for n in nodes for t in n.inputs
@@ -151,17 +150,17 @@ class _Builder:
             )
             for s, (_, nodes) in enumerate(self.stages)
         ]  # fmt: skip
-        self.used = [_used(nodes, variables, self.stage) for _, nodes in self.stages]
+        self.used = [_variables_used(nodes, variables, self.stage) for _, nodes in self.stages]
         self.pieces: dict[tuple[Tensor, int], list[Tensor]] = {}
-        self.values: list[dict[Tensor, Tensor]] = [{} for _ in range(count)]  # the model's tensor -> the micro-batch's
+        self.values: list[dict[Tensor, Tensor]] = [{} for _ in range(count)]  # tensor of the model -> its copy
         self.nodes: list[dict[Node, Node]] = [{} for _ in range(count)]
         self.flows_back: list[dict[Tensor, list[Any]]] = [defaultdict(list) for _ in range(count)]
-        # (variable, stage) -> its gradient so far; slices are kept apart.
+        # (variable, stage) -> its accumulated gradients. Slices are not added up.
         self.sums: dict[tuple[int, int], list[Any]] = {}
-        self.last: list[Node | None] = [None] * len(self.stages)  # what ends a stage's latest pass
+        self.last: list[Node | None] = [None] * len(self.stages)  # the last node of a stage's latest pass
 
     def build(self, name: str, schedule: str, weight: float, grad_loss: Any) -> Pipeline:
-        """Build all passes, each after those that it depends on."""
+        """Builds all passes, each after the passes that it depends on."""
         pipeline = Pipeline(name, schedule, self.count, tuple(device for device, _ in self.stages))
         for stage, what, _, _ in on_a_clock(pipeline.passes):
             with self._pass(stage, what):
@@ -173,7 +172,7 @@ class _Builder:
 
     @contextmanager
     def _pass(self, stage: int, what: Pass) -> Iterator[None]:
-        """A block whose nodes are one pass: on the stage's device, after that device's previous pass."""
+        """A block whose nodes form one pass. They run on the stage's device, after its previous pass."""
         graph, first = self.graph, len(self.graph.nodes)
         with self._on(stage), graph.name_scope(f"{what.kind}_{stage}_{what.micro_batch}"):
             before = self.last[stage]
@@ -206,7 +205,7 @@ class _Builder:
                 except (TypeError, ValueError) as e:
                     raise ValueError(
                         f"'{node.name}' ({node.type}), created at {node.source}, does not fit a micro-batch: {e}\n"
-                        "A model for a pipeline takes the size of the batch from its inputs: -1 where it is reshaped, or dt.shape(x)[0]."
+                        "The model of a pipeline must take the batch size from its inputs. Use -1 in reshapes, or dt.shape(x)[0]."
                     ) from e
             nodes[node] = made
             values.update(zip(node.outputs, made.outputs, strict=True))
@@ -215,7 +214,9 @@ class _Builder:
         """The copy of a tensor of the model in a micro-batch."""
         if tensor in self.inputs:
             key = tensor, stage
-            if key not in self.pieces:  # cut on each device that needs it: where it is fed, it so goes straight there
+            if (
+                key not in self.pieces
+            ):  # split it on each device that needs it, so that a fed value is sent to that device directly
                 with self.graph.control_dependencies(None), self.graph.name_scope(None), self._on(stage):
                     self.pieces[key] = split(tensor, self.count, 0, name=f"{tensor.op.name}_micro_batches")
             return self.pieces[key][m]
@@ -246,7 +247,7 @@ class _Builder:
                     sums.append(grad)
 
     def totals(self) -> list[Any]:
-        """The gradient of each variable, or None."""
+        """Returns the gradient of each variable, or None."""
         parts: list[list[Any]] = [[] for _ in self.variables]
         for (v, stage), sums in sorted(self.sums.items(), key=lambda item: item[0]):
             with self._on(stage):
@@ -254,13 +255,13 @@ class _Builder:
         return [_sum(found) if found else None for found in parts]
 
     def total_loss(self, weight: float) -> Tensor:
-        """The loss of the whole batch."""
+        """Returns the loss of the whole batch."""
         with self._on(self.stage[self.loss.op]):
             return multiply(add_n([values[self.loss] for values in self.values]), weight, name="loss")
 
 
 def _forward(loss: Tensor, inputs: Sequence[Tensor], plan: Plan | None) -> tuple[list[Node], Any]:
-    """The nodes between the inputs and the loss, and the device that each of them asks for."""
+    """Returns the nodes between the inputs and the loss, and a function from each of them to its requested device."""
     graph = loss.graph
     needed: set[Node] = set()
     todo = [loss.op]
@@ -271,7 +272,7 @@ def _forward(loss: Tensor, inputs: Sequence[Tensor], plan: Plan | None) -> tuple
             todo += [t.op for t in node.inputs if t not in inputs] + list(node.control_inputs)
     if plan is not None:
         for node in needed:
-            if not node.colocation:  # others follow
+            if not node.colocation:  # colocated nodes follow
                 node._set_device(plan.placement.get(node.name, node.device))
     found: dict[Node, str] = {}
     for node in sorted(needed, key=lambda n: n.index):
@@ -286,22 +287,20 @@ def _forward(loss: Tensor, inputs: Sequence[Tensor], plan: Plan | None) -> tuple
     if loss.op not in found:
         raise ValueError(f"The loss {loss!r} does not depend on the inputs {', '.join(t.name for t in inputs)}")
     if has_control_flow(found):
-        raise ValueError(
-            "There are loops or branches between the inputs and the loss; a pipeline's model must have none"
-        )
+        raise ValueError("The model of a pipeline must not have loops or branches between the inputs and the loss")
     return list(found), found.__getitem__
 
 
 def _attrs_in(node: Node, m: int) -> dict[str, Any]:
-    """A node's attrs in a micro-batch: what draws random numbers by a seed draws others in each."""
+    """Returns a node's attributes in a micro-batch. A random op has another seed in each micro-batch."""
     attrs = dict(node.attrs)
     if attrs.get("seed") or attrs.get("seed2"):
         attrs["seed2"] = (attrs["seed2"] + m * _SEED_STEP) % _LARGEST_SEED
     return attrs
 
 
-def _used(nodes: Sequence[Node], variables: Sequence[Any], forward: dict[Node, int]) -> list[int]:
-    """Which of the variables a stage uses, by number, itself or through nodes that belong to no stage."""
+def _variables_used(nodes: Sequence[Node], variables: Sequence[Any], forward: dict[Node, int]) -> list[int]:
+    """Returns the indices of the variables that a stage uses, directly or through nodes that belong to no stage."""
     seen: set[Node] = set()
     todo = [t.op for n in nodes for t in n.inputs if t.op not in forward]
     while todo:
@@ -312,13 +311,13 @@ def _used(nodes: Sequence[Node], variables: Sequence[Any], forward: dict[Node, i
     return [v for v, variable in enumerate(variables) if variable._ref().op in seen]
 
 
-def _check_sizes(inputs: Sequence[Tensor], count: int) -> None:
+def _check_batch_sizes(inputs: Sequence[Tensor], count: int) -> None:
     for t in inputs:
         if t.dims == ():
             raise ValueError(f"{t!r} has no first axis that could hold a batch")
         if t.dims is not None and t.dims[0] is not None and t.dims[0] % count:
             raise ValueError(
-                f"A batch of {t.dims[0]} cannot be cut into {count} micro-batches of one size: {t!r}, created at {t.op.source}"
+                f"A batch of {t.dims[0]} cannot be divided into {count} micro-batches of equal size: {t!r}, created at {t.op.source}"
             )
 
 

@@ -1,23 +1,23 @@
 """`SyncReplicasOptimizer`: synchronous training, which averages the gradients of all workers.
 
-Theory. Each variable has an accumulator on its device, and the global step has a queue of tokens:
+Each variable has an accumulator on its device, and the global step has a queue of tokens:
 
     worker:  read variables, compute gradients ── apply_grad(local step) ──► accumulators
              then wait for a token ◄── tokens ──┐   local step := token
     chief (one thread, for ever):               │
              take_grad(n) of every accumulator ─┴► update, global step + 1, put in one token per worker
 
-A worker's dequeue is enqueued before its gradients are counted, and tokens are put in when n have been counted. Otherwise a faster
-worker could take the token of a worker whose gradients have arrived but whose dequeue is late, give its next gradients, and trigger
-the next update without that worker. So, without initial tokens and with as many workers as gradients per update, every update
-has one gradient of every worker: it equals an update of one process with all their batches.
+A worker waits in the token queue before its gradients are counted, and the chief enqueues tokens when n gradients were counted. Otherwise
+a fast worker could take the token of a worker that does not wait yet, send its next gradients, and trigger the next update without that
+worker. So, without initial tokens and with as many workers as gradients per update, every update has one gradient of every worker. It
+equals an update of one process with all their batches.
 
-A worker's dequeue is enqueued when the task of the global step has its gradients. Its gradients for other tasks may still be in
-transit, because no update is made without them. The worker's step ends when they have arrived, too.
+A worker starts to wait when the task of the global step has its gradients. Its gradients for other tasks may still be in transit, because
+an update needs all of them. The worker's step ends when these have arrived.
 
-A gradient whose local step is below its accumulator's step was computed from weights that have been replaced, and is dropped. With
-more workers than gradients per update, the slowest ones' are dropped so: backup replicas (Chen et al., 2016, arXiv:1604.00981).
-With fewer, each worker gets several tokens per update.
+A gradient whose local step is below its accumulator's step is stale: it was computed from old weights, and it is dropped. With more workers
+than gradients per update, the gradients of the slowest workers are dropped (backup replicas, Chen et al., 2016, arXiv:1604.00981). With
+fewer workers, each worker gets several tokens per update.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from ...graph.tensors.indexed_slices import IndexedSlices
 from ...graph.variables.store import global_variables, report_uninitialized_variables
 from ...graph.variables.variable import Variable
 from ..loops.queue_runner import QueueRunner
-from ..loops.session_manager import not_ready
+from ..loops.session_manager import not_ready_reason
 from ..loops.session_run_hook import SessionRunHook
 from ..optimizers.optimizer import Optimizer, WrapperOptimizer
 
 
 class SyncReplicasOptimizer(WrapperOptimizer):
-    """Wraps an optimizer, which applies the average of all replicas' gradients: synchronous data-parallel training.
+    """Synchronous data-parallel training. The wrapped optimizer applies the average of all replicas' gradients.
 
     Args:
         opt: the optimizer that applies the averages.
@@ -89,20 +89,25 @@ class SyncReplicasOptimizer(WrapperOptimizer):
         self._tokens: FIFOQueue | None = None
         self._runner: QueueRunner | None = None
         self.local_step_init_op: Any = None
-        """Sets the replica's own step to the global one: for replicas that are not the chief."""
+        """Sets the replica's local step to the global step. Replicas other than the chief run it."""
         self.chief_init_op: Any = None
-        """The same for the chief, which also sets the accumulators'."""
+        """Sets the chief's local step and the steps of the accumulators to the global step."""
         self.ready_for_local_init_op: Any = None
-        """Names of global variables without a value: when there are none, the two above may run."""
+        """Names of global variables without a value. The two init ops may run when there are none."""
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """The gradients of this replica, from the wrapped optimizer."""
+        """Returns the gradients of this replica, from the wrapped optimizer."""
         return self._opt.compute_gradients(*args, **kwargs)
 
     def apply_gradients(
         self, grads_and_vars: Sequence[tuple[Any, Any]], global_step: Any = None, name: str | None = None
     ) -> Node:
-        """A node that sends this replica's gradients to the accumulators, and waits for the next update.
+        """Returns a node that sends this replica's gradients to the accumulators, and waits for the next update.
+
+        Args:
+            grads_and_vars: pairs as `compute_gradients` returns them.
+            global_step: the variable that counts updates.
+            name: accepted without effect.
 
         Raises:
             ValueError: there are no variables, `global_step` is missing, or a gradient has an unknown type.
@@ -115,7 +120,7 @@ class SyncReplicasOptimizer(WrapperOptimizer):
         self._global_step = global_step
         graph = pairs[0][1].graph
         with graph.as_default():
-            anchor = no_op()  # on this replica's device, where no device function sends variables away from
+            anchor = no_op()  # on this replica's device; a device function for variables does not move it
             with graph.colocate_with(anchor):
                 local_step = Variable(
                     convert(0, global_step.dtype.base),
@@ -123,7 +128,7 @@ class SyncReplicasOptimizer(WrapperOptimizer):
                     collections=[GraphKeys.LOCAL_VARIABLES],
                     name="sync_rep_local_step",
                 )
-                # (`assign`, as method of a reference variable, gives its place)
+                # `local_step.assign` would return a reference.
                 self.local_step_init_op = assign(local_step, global_step.read_value()).op
             self.ready_for_local_init_op = report_uninitialized_variables(global_variables())
             with graph.name_scope(self._name):
@@ -155,7 +160,7 @@ class SyncReplicasOptimizer(WrapperOptimizer):
                 (given if var.device == step.device else elsewhere).append(give)
                 accumulators.append((accumulator, var.device))
         with graph.device(step.device):
-            with graph.name_scope(None):  # its variables are called as without this optimizer
+            with graph.name_scope(None):  # variables have the same names as without this optimizer
                 update = self._opt.apply_gradients(averaged, step)
             tokens = self._tokens = FIFOQueue(
                 -1, step.dtype.base, shapes=[()], name="sync_token_q", shared_name="sync_token_q"
@@ -218,10 +223,10 @@ class SyncReplicasOptimizer(WrapperOptimizer):
 
 
 class _Hook(SessionRunHook):
-    """See `SyncReplicasOptimizer.make_session_run_hook`.
+    """Implements `SyncReplicasOptimizer.make_session_run_hook`.
 
-    When training resumes after a task died, replicas may wait for a token of a round that will never end, because the task
-    took some of their gradients with it. So each replica then gets a token, whatever number was given at the start.
+    After a task died, replicas may wait for the token of an update that never happens, because some of their gradients are lost. So when
+    training resumes, the chief enqueues at least one token per replica.
     """
 
     def __init__(self, opt: SyncReplicasOptimizer, is_chief: bool, num_tokens: int) -> None:
@@ -240,7 +245,7 @@ class _Hook(SessionRunHook):
             self._tokens_again = self._opt.get_init_tokens_op(max(self._num_tokens, self._opt._total, self._opt._count))
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        problem = not_ready(self._opt.ready_for_local_init_op, session, "Model not ready for local init")
+        problem = not_ready_reason(self._opt.ready_for_local_init_op, session, "Model not ready for local init")
         if problem:
             raise RuntimeError(
                 f"Init operations did not make model ready for SyncReplicasOptimizer local_init. {problem}"

@@ -1,6 +1,9 @@
-"""Sessions that train: they initialize, call hooks, save checkpoints and recover from lost tasks.
+"""Training sessions, which initialize variables, call hooks, save checkpoints and recover from lost tasks.
 
-`monitored_session` is the public entry, and recreates its session when a task is lost; `session_manager` and `scaffold` make it.
-`session_run_hook` is the interface of hooks. `basic_session_run_hooks` and `checkpoint_hooks` are hooks. `coordinator` and
-`queue_runner` manage the threads that fill queues. `compat` and the package above may import it.
+- `monitored_session`: the public sessions. They recreate the plain session when a task is lost.
+- `session_manager`, `scaffold`: create, restore and initialize plain sessions.
+- `session_run_hook`: the interface of hooks. `basic_session_run_hooks`, `checkpoint_hooks`: hooks.
+- `coordinator`, `queue_runner`: the threads that fill queues.
+
+`train` and `compat` may import it.
 """

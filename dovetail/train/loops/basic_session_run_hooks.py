@@ -1,4 +1,4 @@
-"""Hooks of training loops: stop, log, count steps, stop on NaN, write summaries, trace, wait, feed."""
+"""Hooks of training loops that stop, log, count steps, detect NaN, write summaries, trace, wait and feed."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from .session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook,
 logger = logging.getLogger(__name__)
 
 
-_STUCK = 20  # after so many runs without a change, warn that the global step is not incremented
+# Number of runs with an unchanged global step after which a warning is logged.
+_UNCHANGED_RUNS = 20
 
 
-def needed_step(hook: SessionRunHook) -> Any:
-    """The graph's global step. RuntimeError: there is none."""
+def require_global_step(hook: SessionRunHook) -> Any:
+    """Returns the graph's global step. RuntimeError: there is none."""
     step = get_global_step()
     if step is None:
         raise RuntimeError(f"Global step should be created to use {type(hook).__name__}.")
@@ -33,10 +34,14 @@ def needed_step(hook: SessionRunHook) -> Any:
 
 
 class SecondOrStepTimer:
-    """Decides at which steps a periodic action is due: every n steps, or every n seconds.
+    """Decides at which steps a periodic action is due.
+
+    Args:
+        every_secs: seconds between two actions; give this or `every_steps`.
+        every_steps: steps between two actions.
 
     Raises:
-        ValueError: not exactly one of the two is given.
+        ValueError: both or neither of the arguments are given.
     """
 
     def __init__(self, every_secs: float | None = None, every_steps: int | None = None) -> None:
@@ -82,7 +87,8 @@ class StopAtStepHook(SessionRunHook):
         last_step: global step at which to stop; give this or `num_steps`.
 
     Raises:
-        ValueError: not exactly one of the two is given. RuntimeError: the graph has no global step.
+        ValueError: both or neither of the arguments are given.
+        RuntimeError: the graph has no global step.
     """
 
     def __init__(self, num_steps: int | None = None, last_step: int | None = None) -> None:
@@ -92,7 +98,7 @@ class StopAtStepHook(SessionRunHook):
         self._seen = 0
 
     def begin(self) -> None:
-        self._step = needed_step(self)
+        self._step = require_global_step(self)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         self._seen = 0
@@ -104,14 +110,14 @@ class StopAtStepHook(SessionRunHook):
         return SessionRunArgs(self._step)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        # What was fetched may be from before or after the update: look again only near the end.
+        # The fetched step may be from before or after the update. Read it again only near the end.
         assert self._last_step is not None
         step, before = int(run_values.results), self._seen
         self._seen = step
         if step < before:
             logger.warning(
-                "The global step went back from %d to %d: another task has restored a checkpoint or initialised the variables, which this "
-                "one goes on with", before, step,
+                "The global step went back from %d to %d: another task restored a checkpoint or initialized the variables. Training "
+                "continues from there", before, step,
             )  # fmt: skip
         if step + 1 >= self._last_step and run_context.session.run(self._step) >= self._last_step:
             run_context.request_stop()
@@ -140,7 +146,7 @@ class StepCounterHook(SessionRunHook):
         self._folder, self._writer = output_dir, summary_writer
 
     def begin(self) -> None:
-        self._step = needed_step(self)
+        self._step = require_global_step(self)
         self._tag = f"{self._step.op.name}/sec"
         self._seen, self._same = None, 0
         if self._writer is None and self._folder:
@@ -150,27 +156,27 @@ class StepCounterHook(SessionRunHook):
         return SessionRunArgs(self._step)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        self._watch(run_values.results)
+        self._warn_if_unchanged(run_values.results)
         if not self._timer.should_trigger_for_step(run_values.results + 1):
             return
         step = int(run_context.session.run(self._step))
         if self._timer.should_trigger_for_step(step):
             seconds, steps = self._timer.update_last_triggered_step(step)
             if seconds and steps is not None:
-                self._tell(steps / seconds, step)
+                self._report(steps / seconds, step)
 
-    def _watch(self, step: Any) -> None:
-        """Warn when the global step does not change."""
+    def _warn_if_unchanged(self, step: Any) -> None:
+        """Logs a warning if the global step does not change."""
         self._same = self._same + 1 if step == self._seen else 0
         self._seen = step
-        if self._same and self._same % _STUCK == 0:
+        if self._same and self._same % _UNCHANGED_RUNS == 0:
             logger.warning(
                 "It seems that global step (tf.train.get_global_step) has not been increased for %d runs; it is %s. "
-                "Give it to Optimizer.minimize or Optimizer.apply_gradients to let them count it up.",
+                "Pass it to Optimizer.minimize or Optimizer.apply_gradients, which increment it.",
                 self._same, step,
             )  # fmt: skip
 
-    def _tell(self, rate: float, step: int) -> None:
+    def _report(self, rate: float, step: int) -> None:
         logger.info("%s: %g", self._tag, rate)
         if self._writer is not None:
             self._writer.add_summary(scalar_summary(self._tag, rate), step)
@@ -180,16 +186,16 @@ class StepCounterHook(SessionRunHook):
             self._writer.flush()
 
 
-_told: set[str] = set()
-"""Folders of which the log says that nothing is written there."""
+_reported_folders: set[str] = set()
+"""Folders for which a warning was logged that no summaries are written."""
 
 
 def _writer_if_installed(folder: str) -> Any:
     try:
         return FileWriterCache.get(folder)
     except UnimplementedError as e:
-        if folder not in _told:  # by another hook
-            _told.add(folder)
+        if folder not in _reported_folders:
+            _reported_folders.add(folder)
             logger.warning("No summaries are written to %s: %s", folder, e)
         return None
 
@@ -201,7 +207,7 @@ class LoggingTensorHook(SessionRunHook):
         tensors: tensors or their names (`loss` means `loss:0`); or a dictionary from labels to these.
         every_n_iter: steps between messages; give this or `every_n_secs`.
         every_n_secs: seconds between messages.
-        at_end: log at the end, too; or only then, if no interval is given.
+        at_end: also log at the end. Without an interval, log only at the end.
         formatter: function from a dictionary of values to the message; None: `name = value, ...`.
 
     Raises:
@@ -276,7 +282,12 @@ class NanLossDuringTrainingError(RuntimeError):
 
 
 class NanTensorHook(SessionRunHook):
-    """Ends training when the loss is NaN: raises NanLossDuringTrainingError or, if `fail_on_nan_loss` is False, requests a stop."""
+    """Ends training when the loss is NaN.
+
+    Args:
+        loss_tensor: the loss.
+        fail_on_nan_loss: raise NanLossDuringTrainingError; if False, request a stop instead.
+    """
 
     def __init__(self, loss_tensor: Any, fail_on_nan_loss: bool = True) -> None:
         self._loss, self._fails = loss_tensor, fail_on_nan_loss
@@ -301,7 +312,7 @@ class SummarySaverHook(SessionRunHook):
         save_secs: seconds between summaries.
         output_dir: folder of the event file.
         summary_writer: a `FileWriter` to use instead.
-        scaffold: its `summary_op` is written; give this or `summary_op`.
+        scaffold: a `Scaffold` whose `summary_op` is written; give this or `summary_op`.
         summary_op: string tensor with serialized summaries, or a list of these.
     """
 
@@ -323,7 +334,7 @@ class SummarySaverHook(SessionRunHook):
     def begin(self) -> None:
         if self._writer is None and self._folder:
             self._writer = _writer_if_installed(self._folder)
-        self._step = needed_step(self)
+        self._step = require_global_step(self)
         self._due = False
         self._next = 0
         self._shown = False
@@ -363,7 +374,7 @@ class GlobalStepWaiterHook(SessionRunHook):
         self._waits = True
 
     def begin(self) -> None:
-        self._step = needed_step(self)
+        self._step = require_global_step(self)
 
     def before_run(self, run_context: SessionRunContext) -> None:
         logged_at = -1.0
@@ -432,10 +443,10 @@ class ProfilerHook(SessionRunHook):
         self._folder = path_of(output_dir)
 
     def begin(self) -> None:
-        self._next: int | None = None  # what the global step will be after the next step
-        self._lag = 0  # how many steps the fetched global step lags: 1 if it is read before the update
+        self._next: int | None = None  # the global step after the next step
+        self._lag = 0  # 1 if the global step is fetched before its update, else 0
         self._due = False
-        self._step = needed_step(self)
+        self._step = require_global_step(self)
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         self._due = self._next is not None and self._timer.should_trigger_for_step(self._next)

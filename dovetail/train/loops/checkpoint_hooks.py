@@ -12,7 +12,7 @@ from ...graph.core.errors import AbortedError, CancelledError, UnavailableError
 from ...graph.formats.atomic_files import path_of
 from ...graph.formats.checkpoints import checkpoint_exists
 from ..saving.meta_graph import write_training_graph
-from .basic_session_run_hooks import SecondOrStepTimer, needed_step
+from .basic_session_run_hooks import SecondOrStepTimer, require_global_step
 from .scaffold import Scaffold
 from .session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class CheckpointSaverListener:
-    """Base of listeners, which `CheckpointSaverHook` calls before and after each save. Override the methods; here they do nothing."""
+    """Base of listeners that `CheckpointSaverHook` calls before and after each save. The methods do nothing; override them."""
 
     def begin(self) -> None:
         """Called before the session is created."""
@@ -47,8 +47,13 @@ class CheckpointSaverHook(SessionRunHook):
         checkpoint_basename: file name prefix of checkpoints.
         listeners: `CheckpointSaverListener`s to call.
         save_graph_def: write the graph beside each checkpoint, and as `graph.pbtxt`.
-        in_background: save in a thread while steps continue. A save that is due while another is running is skipped, and one that
-            fails because a task was lost is not repeated before the next is due. Not in TensorFlow.
+        in_background: save in a thread while steps continue. A save that is due during another save is skipped. A save that fails because
+            a task was lost is not repeated. TensorFlow has no such argument.
+
+    Raises:
+        ValueError: both `saver` and `scaffold` are given.
+
+    >>> hooks = [CheckpointSaverHook("/tmp/run", save_secs=600)]
     """
 
     def __init__(
@@ -75,21 +80,21 @@ class CheckpointSaverHook(SessionRunHook):
         self._running: Future[bool] | None = None  # a save in the background
 
     def add_listeners(self, listeners: Iterable[CheckpointSaverListener]) -> None:
-        """Add these listeners."""
+        """Add listeners."""
         self._listeners += listeners
 
     def begin(self) -> None:
-        self._step = needed_step(self)
+        self._step = require_global_step(self)
         self._folder.mkdir(parents=True, exist_ok=True)
         for listener in self._listeners:
             listener.begin()
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        self._ended(wait=True)  # of the session that was lost
+        self._ended(wait=True)  # a save of a lost session
         step = int(session.run(self._step))
         if self._saves_graph:
             write_training_graph(get_default_graph(), self._folder)
-        # The checkpoint from which this session was restored stays as it is: other workers may have gone on since.
+        # Do not overwrite the checkpoint from which this session was restored: other workers may have trained since.
         if not checkpoint_exists(f"{self._path}-{step}"):
             self._save(session, step)
         self._timer.update_last_triggered_step(step)
@@ -110,14 +115,19 @@ class CheckpointSaverHook(SessionRunHook):
                     run_context.request_stop()
 
     def _ended(self, wait: bool = False) -> bool:
-        """End a save in the background that is done; whether a listener wants to stop."""
+        """Finishes a background save that is done. Returns whether a listener requested a stop."""
         running = self._running
         if running is None or not (wait or running.done()):
             return False
         self._running = None
         try:
             return running.result()
-        except (AbortedError, CancelledError, UnavailableError, RuntimeError) as e:  # the last: its session was closed
+        except (
+            AbortedError,
+            CancelledError,
+            UnavailableError,
+            RuntimeError,
+        ) as e:  # RuntimeError: the session was closed
             logger.warning("A checkpoint could not be saved: %s", e)
             return False
 
@@ -132,7 +142,7 @@ class CheckpointSaverHook(SessionRunHook):
             self._thread.shutdown()
 
     def _save(self, session: Any, step: int) -> bool:
-        """Save; whether a listener wants to stop."""
+        """Saves a checkpoint. Returns whether a listener requested a stop."""
         logger.info("Saving checkpoints for %d into %s.", step, self._path)
         for listener in self._listeners:
             listener.before_save(session, step)

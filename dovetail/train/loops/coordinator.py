@@ -1,4 +1,4 @@
-"""TensorFlow 1's `Coordinator`: stops several threads together, and reports the first error."""
+"""TensorFlow 1's `Coordinator`, which stops several threads together and reports the first error."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from ...graph.core.errors import OutOfRangeError
 logger = logging.getLogger(__name__)
 
 CLOSER = "-close_on_stop"
-"""End of the names of threads that close a queue when the coordinator stops."""
-CANCEL_S = 5.0  # closing queues at the end is one short step
+"""Suffix of the names of threads that close a queue when the coordinator stops."""
+# Seconds to wait for these threads. Closing a queue is one short step.
+CANCEL_S = 5.0
 
 
 class Coordinator:
     """Stops a group of threads together, and joins them.
 
     Args:
-        clean_stop_exception_types: exceptions that end training normally: they stop the threads, but `join` does not raise them.
-        survived: exceptions after which training continues in a new session. Queue runners then do not close their queues, because
-            the new session uses them.
+        clean_stop_exception_types: exceptions that end training normally. They stop the threads, but `join` does not raise them. None:
+            OutOfRangeError.
+        survived: exceptions after which training continues in a new session. Queue runners then leave their queues open, because the
+            new session uses them.
 
     >>> coordinator = Coordinator()
     >>> threads = [threading.Thread(target=work, args=(coordinator,)) for _ in range(4)]  # each: while not coord.should_stop()
@@ -54,12 +56,12 @@ class Coordinator:
         """Ask all threads to stop.
 
         Args:
-            ex: the exception that is the reason, or `sys.exc_info()`. `join` raises the first one, unless it is one of
+            ex: the exception that caused the stop, or `sys.exc_info()`. `join` raises the first one, unless it is one of
                 `clean_stop_exception_types`.
         """
         error = ex[1] if isinstance(ex, tuple) else ex
         with self._lock:
-            if self._joined:  # no later `join` will raise it: report it here
+            if self._joined:  # no later `join` will raise it
                 if error is not None and not isinstance(error, self._clean):
                     raise error
                 return
@@ -106,7 +108,7 @@ class Coordinator:
             raise error
 
     def leaves_open(self) -> bool:
-        """Whether the stop was for an exception after which a new session continues with the same queues."""
+        """Whether the queues stay open, because a new session continues after the exception."""
         return isinstance(self.requested_exception, self._survived)
 
     # --- waiting ---------------------------------------------------------------------------------------------------
@@ -137,11 +139,14 @@ class Coordinator:
     ) -> None:
         """Wait until all threads have ended: those given and those registered.
 
-        After a stop request, they have `stop_grace_period_secs` seconds to end.
+        Args:
+            threads: threads to wait for, besides those of `register_thread`.
+            stop_grace_period_secs: seconds that threads have to end after a stop request.
+            ignore_live_threads: only log which threads are still running after that.
 
         Raises:
-            RuntimeError: threads are still running after that, and `ignore_live_threads` is False. If the stop request had an exception,
-                that is raised instead.
+            Exception: the exception of the stop request.
+            RuntimeError: threads are still running, and `ignore_live_threads` is False.
         """
         with self._lock:
             waiting = [*self._threads, *(t for t in threads or () if t not in self._threads)]

@@ -1,11 +1,11 @@
-"""`MonitoredTrainingSession` and related classes: sessions that initialise, save, stop, and recover from lost tasks.
+"""`MonitoredTrainingSession` and related classes: sessions that initialize, save, stop, and recover from lost tasks.
 
-Theory. A session creator makes the sessions of a monitored session. The chief's restores the latest checkpoint or initialises the
-variables; a worker's waits until the chief has done so. Each step calls the hooks. When a task dies or restarts, the step fails with
-UnavailableError or AbortedError. Then the session is closed, the creator makes a new one, `after_create_session` of the hooks is
-called, and the step is run again. Any other error ends the loop.
+A session creator creates the plain sessions of a monitored session. The chief's creator restores the latest checkpoint or initializes the
+variables. A worker's creator waits until the chief has done so. Each step calls the hooks. When a task dies or restarts, the step fails
+with UnavailableError or AbortedError. The monitored session then closes the plain session, creates a new one, calls
+`after_create_session` of the hooks, and runs the step again. Any other error ends the loop.
 
-The chief restores into all tasks, also those that did not die, so that all variables are of the same step.
+The chief restores the variables of all tasks, also of those that did not die, so that all values are of the same step.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from .session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook,
 logger = logging.getLogger(__name__)
 
 DEFAULT: Any = object()
-LOST = (AbortedError, UnavailableError)
-"""Errors that mean: a task died or restarted; a new session can go on."""
+TASK_LOST_ERRORS = (AbortedError, UnavailableError)
+"""Errors of a task that died or restarted. Training continues in a new session."""
 
 
 class LiveSession:
-    """A session, the threads that serve it, and the hooks around its steps. It is recreated after a failure."""
+    """A plain session with its threads, and the hooks around its steps. After a failure, it is replaced by a new one."""
 
     def __init__(self, creator: SessionCreator, hooks: Sequence[SessionRunHook], grace_s: float) -> None:
         self.session = creator.create_session()
         self._hooks = hooks
         self._grace_s = grace_s
         self.stopped = False
-        self.coord = Coordinator(clean_stop_exception_types=(), survived=LOST)
-        # An error in a thread, such as one that fills queues, must end the step that waits for it.
+        self.coord = Coordinator(clean_stop_exception_types=(), survived=TASK_LOST_ERRORS)
+        # An error in a queue runner must end the step that waits for the queue.
         threading.Thread(target=self._end_waits, args=(self.session, self.coord), daemon=True).start()
         try:
             if self.session.graph.get_collection("queue_runners"):
@@ -75,17 +75,17 @@ class LiveSession:
         return self.stopped or self.coord.should_stop()
 
     def raise_lost(self) -> None:
-        """Raise the error of a thread that has lost a task."""
-        if isinstance(self.coord.requested_exception, LOST):
+        """Raises the error of a thread that has lost a task."""
+        if isinstance(self.coord.requested_exception, TASK_LOST_ERRORS):
             self.coord.raise_requested_exception()
 
     def run(
         self, fetches: Any, feeds: Mapping[Any, Any] | None, options: RunOptions | None, metadata: RunMetadata | None
     ) -> Any:
-        """Run a step with the hooks. If it fails because a thread has lost a task, the thread's error is raised."""
+        """Runs a step with the hooks. If it fails because a thread has lost a task, raises the thread's error."""
         try:
             return self._run(fetches, feeds, options, metadata)
-        except LOST:
+        except TASK_LOST_ERRORS:
             raise
         except Exception:
             self.raise_lost()
@@ -116,7 +116,7 @@ class LiveSession:
             if more is None:
                 continue
             if not isinstance(more, SessionRunArgs):
-                raise TypeError(f"before_run of {hook!r} must give SessionRunArgs or None, not {more!r}")
+                raise TypeError(f"before_run of {hook!r} must return SessionRunArgs or None, not {more!r}")
             if more.fetches is not None and not (isinstance(more.fetches, (list, tuple, dict)) and not more.fetches):
                 requested[str(i)] = more.fetches
             for key, value in (more.feed_dict or {}).items():
@@ -125,22 +125,22 @@ class LiveSession:
                     raise RuntimeError(f"Same tensor is fed by two: {key} by {hook!r} and by {whose}.")
                 fed[key] = value
             if more.options is not None:
-                options = _both(options, more.options)
+                options = _merge_options(options, more.options)
         return requested, fed or None, options
 
     def _step(self, fetches: Any, feeds: Any, options: RunOptions, metadata: RunMetadata) -> Any:
         try:
             return self.session.run(fetches, feeds, options, metadata)
-        except LOST:
+        except TASK_LOST_ERRORS:
             raise
         except Exception:
-            self.coord.raise_requested_exception()  # a thread's error is the cause, where there is one
+            self.coord.raise_requested_exception()  # the error of a thread, if there is one, is the cause
             raise
 
     def close(self, abruptly: bool = False) -> None:
-        """End the threads, then the session; abruptly: the session first, so that no thread can close a shared queue.
+        """Ends the threads and then the session. `abruptly`: ends the session first, so that no thread can close a shared queue.
 
-        Threads that wait in a step end only with the session, so it is closed before they are joined.
+        A thread that waits in a step ends when the session is closed, so the session is closed before the threads are joined.
         """
         if abruptly:
             self.session.close()
@@ -149,12 +149,12 @@ class LiveSession:
             self.coord.request_stop()
             self.coord.wait_for_closers()
             self.session.close()
-        with contextlib.suppress(OpError):  # (nothing is raised for the errors that ended the session)
+        with contextlib.suppress(OpError):  # the error that ended the session was reported before
             self.coord.join(stop_grace_period_secs=self._grace_s, ignore_live_threads=True)
 
 
-def _both(a: RunOptions, b: RunOptions) -> RunOptions:
-    """Run options that satisfy both."""
+def _merge_options(a: RunOptions, b: RunOptions) -> RunOptions:
+    """Returns run options that satisfy both."""
     return RunOptions(
         trace_level=max(a.trace_level, b.trace_level),
         timeout_in_ms=max(a.timeout_in_ms, b.timeout_in_ms),
@@ -163,22 +163,27 @@ def _both(a: RunOptions, b: RunOptions) -> RunOptions:
 
 
 class StepContext:
-    """The argument of the function in `run_step_fn`: the session, and steps with hooks."""
+    """The argument of the function that is passed to `run_step_fn`.
+
+    Attributes:
+        session: the plain session, whose steps call no hooks.
+        run_with_hooks: runs a step with hooks. Its arguments are those of `Session.run`.
+    """
 
     def __init__(self, session: Session, run_with_hooks: Callable[..., Any]) -> None:
         self.session = session
         self.run_with_hooks = run_with_hooks
 
     def request_stop(self) -> None:
-        """Leave `run_step_fn`, and the session's `with` block, by a StopIteration."""
+        """Leave `run_step_fn` and the session's `with` block, by raising StopIteration."""
         raise StopIteration("step_fn has requested the iterations to stop.")
 
 
 class _Monitored:
-    """The base of both kinds of monitored sessions."""
+    """Base of both kinds of monitored sessions."""
 
     runs_queue_runners = True
-    """Its sessions start the queue runners themselves."""
+    """Monitored sessions start the queue runners themselves."""
 
     def __init__(
         self,
@@ -200,16 +205,16 @@ class _Monitored:
         self._make()
 
     def _make(self) -> LiveSession:
-        """Create a session; retry while tasks are lost."""
+        """Creates a session, and tries again while tasks are lost."""
         while True:
             try:
                 with self._graph.as_default():
                     self._live = LiveSession(self._creator, self._hooks, self._grace_s)
                 return self._live
-            except LOST as e:
+            except TASK_LOST_ERRORS as e:
                 if not self._recovers:
                     raise
-                logger.warning("No session can be made yet; trying again. %s: %s", type(e).__name__, e)
+                logger.warning("The session cannot be created yet; trying again. %s: %s", type(e).__name__, e)
                 time.sleep(RETRY_S)
 
     @property
@@ -218,7 +223,7 @@ class _Monitored:
         return self._graph
 
     def _lost(self, e: OpError) -> None:
-        logger.warning("A task was lost; making a new session. %s: %s", type(e).__name__, e)
+        logger.warning("A task was lost; creating a new session. %s: %s", type(e).__name__, e)
         if self._live is not None:
             self._live.close(abruptly=True)
         self._live = None
@@ -230,7 +235,7 @@ class _Monitored:
             live = self._live or self._make()
             try:
                 return do(live)
-            except LOST as e:
+            except TASK_LOST_ERRORS as e:
                 if not self._recovers:
                     raise
                 self._lost(e)
@@ -242,7 +247,7 @@ class _Monitored:
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
     ) -> Any:
-        """Run a step with the hooks. Arguments and other errors as in `Session.run`.
+        """Run a step with the hooks. The arguments and the other errors are those of `Session.run`.
 
         Raises:
             RuntimeError: the session is closed or should stop, or a tensor is fed twice, by hooks or the caller.
@@ -252,7 +257,9 @@ class _Monitored:
     def run_step_fn(self, step_fn: Callable[[StepContext], Any]) -> Any:
         """Call `step_fn(step_context)`.
 
-        The function may run steps without hooks in `step_context.session`, and one step with hooks by `step_context.run_with_hooks`.
+        Args:
+            step_fn: function of a `StepContext`. It may run steps without hooks in `step_context.session`, and one step with hooks by
+                `step_context.run_with_hooks`.
 
         Raises:
             StopIteration: the function called `step_context.request_stop()`. It ends the `with` block of the session normally.
@@ -273,7 +280,7 @@ class _Monitored:
 
             try:
                 return step_fn(StepContext(live.session, run_with_hooks))
-            except (StopIteration, *LOST):
+            except (StopIteration, *TASK_LOST_ERRORS):
                 raise
             except Exception:
                 live.raise_lost()
@@ -289,7 +296,7 @@ class _Monitored:
             return False
         try:
             return self._live.should_stop()
-        except LOST as e:
+        except TASK_LOST_ERRORS as e:
             if not self._recovers:
                 return True
             self._lost(e)
@@ -325,7 +332,7 @@ class _Monitored:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         if kind is not None and issubclass(kind, (OutOfRangeError, StopIteration)):
-            kind = None  # the input is exhausted: an ordinary end
+            kind = None  # the input is exhausted, which is a normal end
         self._end(kind)
         return kind is None
 
@@ -359,7 +366,7 @@ class MonitoredSession(_Monitored):
 
 
 class SingularMonitoredSession(_Monitored):
-    """A monitored session that fails when a task dies, instead of being recreated.
+    """A monitored session that fails when a task dies. It is not recreated.
 
     Args:
         hooks: `SessionRunHook`s.
@@ -432,7 +439,7 @@ def MonitoredTrainingSession(
         log_step_count_steps: steps between log messages with the steps per second; None: no messages.
         stop_grace_period_secs: seconds that threads have to end after a stop.
         max_wait_secs: seconds to wait for the chief.
-        save_in_background: save in a thread while steps continue; see `CheckpointSaverHook`. Not in TensorFlow.
+        save_in_background: save in a thread while steps continue; see `CheckpointSaverHook`. TensorFlow has no such argument.
 
     >>> with MonitoredTrainingSession(server.target, is_chief, "/shared/run", hooks=[StopAtStepHook(last_step=1000)]) as session:
     ...     while not session.should_stop():

@@ -1,4 +1,4 @@
-"""Threads that fill queues: TensorFlow 1's `QueueRunner`, and the collection of runners."""
+"""TensorFlow 1's `QueueRunner`, whose threads fill a queue, and the collection of runners."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ logger = logging.getLogger(__name__)
 
 
 class QueueRunner:
-    """Fills a queue: a thread for each enqueue op runs the op until the queue is closed or the coordinator stops.
+    """Fills a queue. A thread per enqueue op runs the op until the queue is closed or the coordinator stops.
 
     Args:
         queue: the queue.
         enqueue_ops: the enqueue ops; one op may be given several times, for several threads.
-        close_op: the op that the last thread runs at its end; None: `queue.close()`.
+        close_op: the op that the last thread runs before it ends; None: `queue.close()`.
         cancel_op: the op that cancels blocked enqueues when the coordinator stops; None: `queue.close(cancel_pending_enqueues=True)`.
         queue_closed_exception_types: errors that end a thread normally. Default: OutOfRangeError, and CancelledError, which
             enqueues raise when they are cancelled.
@@ -37,7 +37,8 @@ class QueueRunner:
         exceptions_raised: errors of threads that have no coordinator.
 
     Raises:
-        ValueError: there is no queue or no enqueue op. TypeError: `queue_closed_exception_types` are no error types.
+        ValueError: there is no queue or no enqueue op.
+        TypeError: `queue_closed_exception_types` is not a tuple of error types.
     """
 
     def __init__(
@@ -74,7 +75,13 @@ class QueueRunner:
     def create_threads(
         self, sess: Any, coord: Coordinator | None = None, daemon: bool = False, start: bool = False
     ) -> list[threading.Thread]:
-        """Create the threads: one per enqueue op and, with a coordinator, one that cancels blocked enqueues when it stops.
+        """Create one thread per enqueue op and, with a coordinator, one that cancels blocked enqueues when the coordinator stops.
+
+        Args:
+            sess: the session.
+            coord: the coordinator that stops the threads; None: none.
+            daemon: whether they are daemon threads.
+            start: whether to start them.
 
         Returns:
             The threads; an empty list if those of an earlier call still run in this session.
@@ -112,7 +119,7 @@ class QueueRunner:
                         counted = False
                         self._runs[sess] -= 1
                         last = self._runs[sess] == 0
-                    if last:  # all have ended: what is in the queue is the rest
+                    if last:  # no thread enqueues any more
                         try:
                             sess.run(self.close_op)
                         except Exception as e:
@@ -133,7 +140,7 @@ class QueueRunner:
 
     def _cancel_on_stop(self, sess: Any, coord: Coordinator) -> None:
         coord.wait_for_stop()
-        # Closing the session ends the waits; what is run here could reach a task that is back already.
+        # A new session uses the queues. Closing the old session ends blocked enqueues; this op could reach a restarted task.
         if coord.leaves_open():
             return
         try:
@@ -160,10 +167,15 @@ def start_queue_runners(
     """Create, and by default start, the threads of all runners in a collection of the session's graph.
 
     Args:
-        sess: the session; None: the default session. A monitored session has started its runners; then nothing is done.
+        sess: the session; None: the default session. A monitored session starts its runners itself, so nothing is done for it.
+        coord: the coordinator that stops the threads; None: none.
+        daemon: whether they are daemon threads.
+        start: whether to start them.
+        collection: name of the collection.
 
     Raises:
-        ValueError: there is no session. TypeError: `sess` is no session.
+        ValueError: there is no session.
+        TypeError: `sess` is not a session.
     """
     if sess is None:
         sess = get_default_session()

@@ -1,4 +1,4 @@
-"""`Scaffold`: the nodes that a training program needs besides its training op: for initialization, readiness checks and saving."""
+"""`Scaffold`: the nodes of a training program for initialization, readiness checks, summaries and saving."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Scaffold:
         init_feed_dict: feeds of `init_op`.
         init_fn: called as `init_fn(scaffold, session)` after `init_op`.
         ready_op: returns the names of variables without a value; training starts when there are none.
-        ready_for_local_init_op: likewise, for the variables that `local_init_op` needs.
+        ready_for_local_init_op: returns the names of variables without a value; `local_init_op` runs when there are none.
         local_init_op: initializes local variables and other state of each process.
         summary_op: a string tensor with the serialized summaries to write.
         saver: a `Saver`.
@@ -35,7 +35,7 @@ class Scaffold:
         copy_from_scaffold: another scaffold, whose values replace arguments that are not given.
 
     Attributes:
-        init_op: as given or, after `finalize`, as found or created. This holds for all attributes.
+        init_op: as in the arguments or, after `finalize`, the node that was found or created. This holds for all attributes.
         init_feed_dict: feeds of `init_op`.
         ready_op: as in the arguments.
         ready_for_local_init_op: as in the arguments.
@@ -76,7 +76,7 @@ class Scaffold:
         self.saver = chosen(saver, "saver")
 
     def finalize(self) -> Scaffold:
-        """Find or create missing nodes, and finalize the default graph: no node can be added after this.
+        """Find or create missing nodes, and finalize the default graph. No node can be added after this.
 
         Raises:
             RuntimeError: a collection has several elements where there must be one.
@@ -101,10 +101,15 @@ class Scaffold:
 
     @staticmethod
     def get_or_default(arg_name: str, collection_key: str, default_constructor: Callable[[], Any]) -> Any:
-        """The element of a collection of the default graph; if there is none, the result of a function, which is added to it.
+        """Returns the element of a collection of the default graph. If there is none, calls a function and adds its result.
+
+        Args:
+            arg_name: name of the argument of `Scaffold`, for the error message.
+            collection_key: name of the collection.
+            default_constructor: the function.
 
         Raises:
-            RuntimeError: the collection has several.
+            RuntimeError: the collection has several elements.
         """
         graph = get_default_graph()
         kept = graph.get_collection(collection_key)

@@ -1,6 +1,6 @@
-"""`SessionManager`: creates sessions whose variables have values: it restores them, initializes them, or waits for the task that does.
+"""`SessionManager`, which creates sessions whose variables have values, and the session creators of monitored sessions.
 
-A session creator makes the sessions of a monitored session: the chief's initialises or restores, a worker's waits for the chief.
+The chief's session creator restores or initializes the variables. A worker's session creator waits until the chief has done so.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from .scaffold import Scaffold
 
 logger = logging.getLogger(__name__)
 
-RETRY_S = 1.0  # TensorFlow looks again after 30 s; a look is cheap
+# Polling interval in seconds. TensorFlow's is 30 s, but a poll is cheap.
+RETRY_S = 1.0
 
 
 class SessionManager:
@@ -32,9 +33,9 @@ class SessionManager:
 
     Args:
         local_init_op: initializes state of each process; it runs in every session, also after a restore.
-        ready_op: returns the names of variables without a value; the session is ready when there are none. Or an operation that
-            raises FailedPreconditionError if a variable has no value. None: always ready.
-        ready_for_local_init_op: likewise, for the variables that `local_init_op` needs.
+        ready_op: returns the names of variables without a value, or raises FailedPreconditionError if there are any. The session is ready
+            when there are none. None: always ready.
+        ready_for_local_init_op: like `ready_op`, for the variables that `local_init_op` needs.
         graph: the graph; None: the default one.
         recovery_wait_secs: polling interval of `wait_for_session`, in seconds.
         local_init_run_options: `RunOptions` for `local_init_op`.
@@ -80,9 +81,9 @@ class SessionManager:
         init_feed_dict: Mapping[Any, Any] | None = None,
         init_fn: Callable[[Any], Any] | None = None,
     ) -> Session:
-        """A session whose variables are restored from a checkpoint if there is one, and else initialized.
+        """Returns a session whose variables are restored from a checkpoint or, if there is none, initialized.
 
-        On a cluster with replicated variables (`DOVETAIL_PS_REPLICAS=2`), variables are not changed if all have values.
+        On a cluster with replicated variables (`DOVETAIL_PS_REPLICAS=2`), the variables are unchanged if all of them have values.
 
         Args:
             master: the session's target.
@@ -90,12 +91,15 @@ class SessionManager:
             init_feed_dict: feeds of `init_op`.
             init_fn: called with the session after `init_op`.
             saver: the `Saver` that restores.
-            checkpoint_dir: the folder whose latest checkpoint is restored; give this or the next.
+            checkpoint_dir: the folder whose latest checkpoint is restored; give this or `checkpoint_filename_with_path`.
             checkpoint_filename_with_path: the checkpoint.
-            wait_for_checkpoint: wait until the folder has a checkpoint, at most `max_wait_secs`.
+            wait_for_checkpoint: wait until the folder has a checkpoint.
+            max_wait_secs: how many seconds to wait.
+            config: the session's configuration.
 
         Raises:
-            RuntimeError: there is nothing that initializes the variables, or some have no value afterwards.
+            ValueError: both a folder and a checkpoint are given.
+            RuntimeError: no argument initializes the variables, or some have no value afterwards.
         """
         sess, restored = self._restored(
             master, saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs, config
@@ -115,7 +119,7 @@ class SessionManager:
                 raise RuntimeError(
                     f"Init operations did not make model ready for local_init.  {what}, {local}, error: {problem}"
                 )
-            problem = not_ready(self._ready_op, sess, "Model not ready")
+            problem = not_ready_reason(self._ready_op, sess, "Model not ready")
             if problem:
                 raise RuntimeError(f"Init operations did not make model ready.  {what}, {local}, error: {problem}")
         except BaseException:
@@ -124,11 +128,11 @@ class SessionManager:
         return sess
 
     def _restore(self, sess: Session, saver: Any, path: str) -> None:
-        """Restore a checkpoint. Where the variables of a cluster are at a later step, the log says how far they go back."""
+        """Restores a checkpoint. Logs a warning if the variables on the cluster are at a later step."""
         step = get_global_step(self._graph) if sess.sess_str else None
         before = None
         if step is not None:
-            with contextlib.suppress(FailedPreconditionError):  # it has no value
+            with contextlib.suppress(FailedPreconditionError):  # the global step has no value
                 before = global_step(sess, step)
         saver.restore(sess, path)
         if step is not None and before is not None and (now := global_step(sess, step)) < before:
@@ -147,7 +151,7 @@ class SessionManager:
         max_wait_secs: float = 7200,
         config: ConfigProto | None = None,
     ) -> tuple[Session, bool]:
-        """A session, and whether its variables were restored from a checkpoint."""
+        """Returns a session, and whether its variables were restored from a checkpoint. Arguments as in `prepare_session`."""
         sess, restored = self._restored(
             master, saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs, config
         )
@@ -155,7 +159,7 @@ class SessionManager:
             problem = self._local_init(sess)
             if not restored:
                 return sess, False
-            problem = problem or not_ready(self._ready_op, sess, "Model not ready")
+            problem = problem or not_ready_reason(self._ready_op, sess, "Model not ready")
         except BaseException:
             sess.close()
             raise
@@ -169,13 +173,13 @@ class SessionManager:
         """Wait until another task has initialized the variables, and return a session.
 
         Raises:
-            DeadlineExceededError: they are not initialized within `max_wait_secs`; the message names variables without a value.
+            DeadlineExceededError: they are not initialized within `max_wait_secs`. The message names variables without a value.
         """
         deadline = float("inf") if max_wait_secs is None else time.monotonic() + max_wait_secs
         while True:
             sess = Session(master, graph=self._graph, config=config)
             try:
-                problem = self._local_init(sess) or not_ready(self._ready_op, sess, "Model not ready")
+                problem = self._local_init(sess) or not_ready_reason(self._ready_op, sess, "Model not ready")
             except BaseException:
                 sess.close()
                 raise
@@ -198,16 +202,16 @@ class SessionManager:
         max_wait_s: float,
         config: ConfigProto | None,
     ) -> tuple[Session, bool]:
-        """A session, and whether its variables were restored."""
+        """Returns a session, and whether its variables were restored."""
         if folder and path:
             raise ValueError("Can not provide both checkpoint_dir and checkpoint_filename_with_path.")
         sess = Session(master, graph=self._graph, config=config)
         try:
             op = self._ready_op if self._ready_for_local_init_op is None else self._ready_for_local_init_op
-            kept = sess.is_replicated and op is not None and not not_ready(op, sess, "Model not ready")
+            kept = sess.is_replicated and op is not None and not not_ready_reason(op, sess, "Model not ready")
             if kept:
                 logger.info(
-                    "The variables have values, which the cluster keeps when a task is lost: nothing is restored"
+                    "Nothing is restored: the variables have values, which the cluster keeps when a task is lost"
                 )
             if saver is None or not (folder or path):
                 return sess, kept
@@ -233,17 +237,17 @@ class SessionManager:
             raise
 
     def _local_init(self, sess: Session) -> str | None:
-        """Run `local_init_op`; why it could not be."""
+        """Runs `local_init_op`. Returns the reason if it cannot run, or None."""
         if self._local_init_op is None:
             return None
-        problem = not_ready(self._ready_for_local_init_op, sess, "Model not ready for local init")
+        problem = not_ready_reason(self._ready_for_local_init_op, sess, "Model not ready for local init")
         if problem is None:
             sess.run(self._local_init_op, feed_dict=self._local_feeds, options=self._local_options)
         return problem
 
 
-def not_ready(op: Any, sess: Any, what: str) -> str | None:
-    """The reason why a session is not ready, according to `op`; None: it is ready."""
+def not_ready_reason(op: Any, sess: Any, what: str) -> str | None:
+    """Returns the reason why a session is not ready, according to `op`. None: it is ready."""
     if op is None:
         return None
     try:
@@ -257,10 +261,10 @@ def not_ready(op: Any, sess: Any, what: str) -> str | None:
 
 
 class SessionCreator(Protocol):
-    """Base of session creators, which create sessions whose variables have values."""
+    """Interface of session creators, which create sessions whose variables have values."""
 
     def create_session(self) -> Session:
-        """A new session."""
+        """Returns a new session."""
 
 
 class ChiefSessionCreator:
@@ -287,7 +291,7 @@ class ChiefSessionCreator:
         self._folder, self._path = checkpoint_dir, checkpoint_filename_with_path
 
     def create_session(self) -> Session:
-        """A session whose variables are restored or initialised."""
+        """Returns a session whose variables are restored or initialized."""
         s = self._scaffold.finalize()
         return _manager(s).prepare_session(
             self._master, s.init_op, s.saver, self._folder, self._path, config=self._config,
@@ -316,7 +320,7 @@ class WorkerSessionCreator:
         self._master, self._config, self._max_wait_s = master, config, max_wait_secs
 
     def create_session(self) -> Session:
-        """A session whose variables the chief has initialised."""
+        """Returns a session whose variables the chief has initialized."""
         s = self._scaffold.finalize()
         return _manager(s).wait_for_session(self._master, self._config, self._max_wait_s)
 

@@ -1,11 +1,11 @@
-"""Hooks: callbacks around each step of a monitored session, under TensorFlow 1's names.
+"""The interface of hooks, which a monitored session calls around each step. The names are those of TensorFlow 1.
 
 A session calls its hooks in this order:
 
     begin                   once; the graph may still change
     after_create_session    for each session: at the start, and when one is recreated after a failure
       before_run            may add fetches and feeds to the step
-      after_run             gets what the hook fetched
+      after_run             receives the values that the hook fetched
     end                     at the end, unless an error ended the loop
 """
 
@@ -51,7 +51,7 @@ class SessionRunContext:
 
     Attributes:
         original_args: the program's fetches and feeds.
-        session: the plain session: steps that run in it call no hooks.
+        session: the plain session, whose steps call no hooks.
         stop_requested: whether a stop was requested.
     """
 
@@ -66,7 +66,7 @@ class SessionRunContext:
 
 
 class SessionRunHook:
-    """Base of hooks, which a monitored session calls around its steps. Override the methods that you need; here they do nothing.
+    """Base of hooks, which a monitored session calls around its steps. The methods do nothing; override those that you need.
 
     >>> class Loss(dt.train.SessionRunHook):
     ...     def before_run(self, run_context):
@@ -82,7 +82,7 @@ class SessionRunHook:
     """
 
     def begin(self) -> None:
-        """Called before the session is created, for the last time that nodes can be added to the graph."""
+        """Called before the session is created. Nodes can be added to the graph only here."""
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Called after a session was created and its variables have values."""

@@ -1,7 +1,9 @@
-"""Optimizers and what goes with them.
+"""Optimizers, learning rate schedules and loss scaling.
 
-`rules` is the table of formulas; `optimizer` is the base class, which computes gradients and applies them. One module per family:
-`gradient_descent` (plain, with momentum; FTRL), `adagrad` (Adagrad, Adadelta, RMSProp), `adam`, `large_batch` (LARS, LAMB).
-`slot_creator` makes the slots of a variable, `learning_rate_decay` has schedules, `loss_scale` is for float16.
-`train` and `compat` may import it.
+- `optimizer`: the base class, which computes gradients and applies them. `rules`: the base of optimizers that apply one update rule.
+- One module per family: `gradient_descent` (plain, with momentum; FTRL), `adagrad` (Adagrad, Adadelta, RMSProp), `adam`,
+  `large_batch` (LARS, LAMB).
+- `slot_creator`: creates the slots of a variable. `learning_rate_decay`: schedules. `loss_scale`: for training in float16.
+
+`graph/ops/state/training.py` has the table of formulas. `train` and `compat` may import this package.
 """

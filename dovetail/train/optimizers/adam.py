@@ -1,9 +1,8 @@
-"""Adam (Kingma and Ba, 2015): momentum, scaled by a running root mean square, both corrected for their start
-at zero.
+"""Adam (Kingma and Ba, 2015) and AdamW. The step is the mean gradient divided by the root mean square, both with bias correction.
 
-`beta1_power` and `beta2_power` are variables that hold the powers of beta1 and beta2 for the corrections.
-They are colocated with the first variable by name and are multiplied after all updates. As in TensorFlow, a sparse
-gradient moves all rows: those that it does not name follow their mean gradient, which decays.
+The variables `beta1_power` and `beta2_power` hold powers of beta1 and beta2 for the bias correction. They are colocated with the first
+variable by name, and are multiplied after all updates. As in TensorFlow, a sparse gradient moves all rows: a row without a gradient
+follows its decaying mean gradient.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class AdamOptimizer(RuleOptimizer):
         beta1_power, beta2_power = self._get_beta_accumulators()
         graph = beta1_power.graph
         with graph.control_dependencies(update_ops), graph.colocate_with(beta1_power):
-            # Read after the updates. Otherwise workers that train at once would multiply the values from the start of their steps.
+            # Read them after the updates. Concurrent workers would otherwise multiply the values from the start of their steps.
             moved = [
                 power.assign(power.read_value() * as_type(self._tensors[name], power.dtype), read_value=False)
                 for name, power in (("beta1", beta1_power), ("beta2", beta2_power))
@@ -109,7 +108,7 @@ class AdamWOptimizer(AdamOptimizer):
             return super()._apply(variable, gradient, None)
         scalars = self._scalars(variable)
         kept = 1.0 - scalars["lr"] * scalars.pop("weight_decay")
-        with variable.graph.control_dependencies([gradient]):  # which may be made of the rows as they were
+        with variable.graph.control_dependencies([gradient]):  # the gradient may depend on the old rows
             decayed = scatter("Mul", variable, unique(indices).y, kept)
         with variable.graph.control_dependencies([decayed]):
-            return apply_update("Adam", self._places(variable), gradient, scalars, indices=indices)
+            return apply_update("Adam", self._variable_and_slots(variable), gradient, scalars, indices=indices)

@@ -1,7 +1,7 @@
-"""Optimizers for large batches: each variable's step is scaled to the variable's own norm.
+"""Optimizers for large batches, which scale each variable's step to the variable's norm.
 
 LARS: You, Gitman and Ginsburg, 2017 (arXiv:1708.03888). LAMB: You et al., 2020 (arXiv:1904.00962).
-The norms are taken on the variable's device. A gradient of rows is made dense: a norm needs all of it.
+The norms are computed on the variable's device. A sparse gradient is converted to a dense one, because its norm needs all rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .optimizer import Hyperparameter
 
 
 def _ratio(above: Tensor, below: Tensor, scale: Any) -> Tensor:
-    """`scale * above / below`; 1 where either is zero."""
+    """Returns `scale * above / below`, or 1 if either is zero."""
     whole = greater(above * below, 0.0)
     ratio: Tensor = where_v2(whole, scale * above / where_v2(whole, below, 1.0), 1.0)
     return ratio
@@ -70,7 +70,7 @@ class LARSOptimizer(MomentumOptimizer):
             denominator = gradient_norm + self._decay * weight_norm + self._epsilon
             scalars["lr"] *= where_v2(greater(gradient_norm, 0.0), _ratio(weight_norm, denominator, self._eeta), 1.0)
             gradient = gradient + self._decay * value
-        return apply_update(self.rule, self._places(variable), gradient, scalars, flags=dict(self.flags))
+        return apply_update(self.rule, self._variable_and_slots(variable), gradient, scalars, flags=dict(self.flags))
 
 
 class LAMBOptimizer(AdamOptimizer):
@@ -112,9 +112,9 @@ class LAMBOptimizer(AdamOptimizer):
         scalars = self._scalars(variable)
         beta1, beta2 = scalars["beta1"], scalars["beta2"]
         decay = 0.0 if any(word in variable.name for word in self._excluded) else self._decay
-        places = self._places(variable)
-        # The step that the update will make, for its norm. (If another worker changes the variable between, the update is made
-        # of the new values, and only this norm is of the old ones.)
+        places = self._variable_and_slots(variable)
+        # Compute the step of the update, for its norm. If another worker changes the variable in between, the update uses the new
+        # values, but this norm is that of the old ones.
         value, m, v = (convert(p) for p in places)
         new_m = beta1 * m + (1.0 - beta1) * gradient
         new_v = beta2 * v + (1.0 - beta2) * gradient * gradient

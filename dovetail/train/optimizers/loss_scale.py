@@ -1,7 +1,7 @@
-"""Loss scaling: gradients in float16 do not underflow when the loss is scaled up (Micikevicius et al., 2018, arXiv:1710.03740).
+"""Loss scaling, which prevents underflow of float16 gradients (Micikevicius et al., 2018, arXiv:1710.03740).
 
 The loss is multiplied by a scale before gradients are computed, and the gradients are divided by it before they are applied. A dynamic
-scale is halved when a gradient is not finite, and that step updates nothing; after `increment_period` finite steps it is doubled.
+scale is halved when a gradient is not finite, and this step updates no variable. It is doubled after `increment_period` finite steps.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from .optimizer import Optimizer, WrapperOptimizer
 class FixedLossScale:
     """A constant loss scale.
 
+    Args:
+        loss_scale_value: the scale.
+
     Raises:
         ValueError: the scale is below 1.
     """
@@ -49,7 +52,7 @@ class FixedLossScale:
 
 
 class DynamicLossScale(FixedLossScale):
-    """A loss scale that adapts: it shrinks when gradients are not finite, and grows when they are finite for some time.
+    """A loss scale that shrinks when a gradient is not finite, and grows after a number of finite steps.
 
     Args:
         initial_loss_scale: initial value.
@@ -74,7 +77,7 @@ class DynamicLossScale(FixedLossScale):
         return scale
 
     def update(self, finite: Tensor) -> Node:
-        self()  # makes the variables
+        self()  # creates the variables
         scale, good = self._scale.read_value(), self._good.read_value() + 1
         grows = logical_and(finite, greater_equal(good, self._period))
         larger = scale * self._multiplier

@@ -1,8 +1,7 @@
-"""The base of all optimizers: from a loss to gradients, and from gradients to updates.
+"""The base class of optimizers, which computes gradients and applies them.
 
-`minimize` is `compute_gradients` and then `apply_gradients`. Each update is one node on its variable's
-device, so only the gradient is sent there. Slots are colocated with their variable. The global step is incremented
-when all updates are done.
+`minimize` calls `compute_gradients` and then `apply_gradients`. Each update is one node on its variable's device, so only the gradient
+is sent there. Slots are colocated with their variable. The global step is incremented after all updates.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ from .slot_creator import create_slot, create_slot_with_initializer, create_zero
 Hyperparameter: TypeAlias = "float | np.generic | np.ndarray[Any, Any] | Tensor | Variable | Callable[[], Any]"
 """A setting of an optimizer: a number, a scalar tensor or variable, or a function that returns one."""
 _INSTEAD = {
-    "init": "minimize(loss): the slots are variables, which it makes",
-    "step": "minimize(loss): running the node that it returns takes a step",
+    "init": "minimize(loss), which creates the slots",
+    "step": "minimize(loss), and run the node that it returns",
     "update": "apply_gradients(pairs of gradient and variable)",
-    "zero_grad": "nothing: gradients do not add up from step to step",
+    "zero_grad": "nothing: gradients do not accumulate from step to step",
 }
-"""Attribute of optimizers of other libraries -> what to use in Dovetail."""
+"""Attribute of optimizers in other libraries -> its replacement in Dovetail."""
 
 
 class Optimizer:
-    """Base of the optimizers: `minimize` makes an op that trains.
+    """Base class of optimizers. `minimize` returns a node that trains.
 
-    A subclass defines `_apply` and, if needed, `_create_slots` (creates slots), `_prepare` (converts settings to tensors) and `_finish`
-    (nodes after all updates). A subclass written for TensorFlow 1 may define `_apply_dense` and `_apply_sparse` instead of `_apply`.
+    A subclass defines `_apply` and, if needed, `_create_slots`, `_prepare` (converts settings to tensors) and `_finish` (adds nodes after
+    all updates). A subclass written for TensorFlow 1 may define `_apply_dense` and `_apply_sparse` instead of `_apply`.
 
     Args:
         use_locking: accepted without effect; updates are always atomic.
@@ -55,14 +54,14 @@ class Optimizer:
     """
 
     GATE_NONE = 0
-    """Let each gradient be used as soon as it is known."""
+    """Use each gradient as soon as it is computed."""
     GATE_OP = 1
-    """Let a node's gradients be used when all of that node's are known."""
+    """Use the gradients of a node when all of that node's gradients are computed."""
     GATE_GRAPH = 2
-    """Let gradients be used when all of them are known."""
+    """Use gradients when all of them are computed."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """TypeError: an argument that this optimizer does not have; the text names the one to use."""
+        """Raises TypeError for an unknown argument. The message names the one to use."""
         check_arguments(cls.__name__, cls.__init__, kwargs)
         return super().__new__(cls)
 
@@ -80,14 +79,14 @@ class Optimizer:
     if not TYPE_CHECKING:  # to a type checker an unknown attribute is an error
 
         def __getattr__(self, name: str) -> Never:
-            """An attribute that optimizers of other libraries have: the error says what to use here."""
+            """Raises AttributeError. For an attribute of other libraries' optimizers, the message names its replacement."""
             raise no_attribute(self, name, _INSTEAD)
 
     def get_name(self) -> str:
-        """Its name."""
+        """The name of the optimizer."""
         return self._name
 
-    # --- the main line --------------------------------------------------------------------------------------
+    # --- gradients and updates ------------------------------------------------------------------------------
 
     def minimize(
         self,
@@ -106,7 +105,7 @@ class Optimizer:
             loss: a tensor of floating type to minimize, or a function that returns one.
             global_step: an integer variable to increment after the update, or None.
             var_list: the variables to update; None: all trainable variables. A partitioned variable stands for its parts.
-            gate_gradients: what updates wait for. GATE_NONE: their gradient. GATE_OP: all gradients of an op. GATE_GRAPH: all gradients.
+            gate_gradients: when gradients may be used: GATE_NONE, GATE_OP or GATE_GRAPH.
             aggregation_method: accepted without effect.
             colocate_gradients_with_ops: see `dt.gradients`.
             name: name of the node; None: the optimizer's name.
@@ -141,9 +140,10 @@ class Optimizer:
         colocate_gradients_with_ops: bool = False,
         grad_loss: Any = None,
     ) -> list[tuple[Any, Any]]:
-        """Pairs of gradient and variable, for `apply_gradients`.
+        """Returns pairs of gradient and variable, for `apply_gradients`.
 
-        A gradient is a tensor, `IndexedSlices`, or None if the loss does not depend on the variable. Arguments and errors as in `minimize`.
+        A gradient is a tensor, `IndexedSlices`, or None if the loss does not depend on the variable. The arguments and errors are those of
+        `minimize`.
         """
         if gate_gradients not in (self.GATE_NONE, self.GATE_OP, self.GATE_GRAPH):
             raise ValueError(
@@ -158,7 +158,7 @@ class Optimizer:
         if var_list is None:
             with loss.graph.as_default():
                 var_list = trainable_variables()
-        variables = _without_wholes(var_list)
+        variables = flatten_variables(var_list)
         if not variables:
             raise ValueError("No variables to optimize: create them first, with dt.get_variable or dt.Variable")
         found = gradients(
@@ -170,7 +170,7 @@ class Optimizer:
             colocate_gradients_with_ops=colocate_gradients_with_ops,
         )
         if gate_gradients == self.GATE_GRAPH:
-            found = _together(found)
+            found = _gate_on_all(found)
         _check_types([v for g, v in zip(found, variables, strict=True) if g is not None])
         return list(zip(found, variables, strict=True))
 
@@ -187,28 +187,27 @@ class Optimizer:
             name: name of the node; None: the optimizer's name.
 
         Raises:
-            TypeError: an element is no gradient or no variable. ValueError: there are no gradients.
+            TypeError: an element is not a pair of a gradient and a variable.
+            ValueError: there are no gradients.
         """
         if has_strategy():
             node: Node = get_strategy().apply_gradients(self, grads_and_vars, global_step, name)
             return node
-        return self._apply_here(self._clipped(grads_and_vars), global_step, name)
+        return self._apply_locally(self._clipped(grads_and_vars), global_step, name)
 
     def _clipped(self, pairs: Sequence[tuple[Any, Any]]) -> Sequence[tuple[Any, Any]]:
-        """Gradients, of all replicas together, as they are applied."""
+        """Returns the gradients, clipped as the subclass requires. Under a strategy, they are those of all replicas together."""
         return pairs
 
-    def _apply_here(self, grads_and_vars: Sequence[tuple[Any, Any]], global_step: Any, name: str | None) -> Node:
+    def _apply_locally(self, grads_and_vars: Sequence[tuple[Any, Any]], global_step: Any, name: str | None) -> Node:
         given = [(_as_gradient(g), v) for g, v in grads_and_vars]
         if not given:
             raise ValueError("No variables provided.")
         for _, v in given:
             if isinstance(v, Tensor):
-                raise NotImplementedError(
-                    f"Trying to update a Tensor {v!r}: only variables can be changed by gradients"
-                )
+                raise NotImplementedError(f"Trying to update a Tensor {v!r}: gradients can update only variables")
             if not isinstance(v, Variable):
-                raise TypeError(f"Only variables can be changed by gradients, not {v!r}")
+                raise TypeError(f"Gradients can update only variables, not {v!r}")
         pairs = [(g, v) for g, v in given if g is not None]
         if not pairs:
             raise ValueError(f"No gradients provided for any variable: {[v.name for _, v in given]}.")
@@ -229,7 +228,7 @@ class Optimizer:
                         graph.control_dependencies([self._finish(updates, "update")]),
                         graph.colocate_with(global_step),
                     ):
-                        train_op = _counted(global_step, scope)
+                        train_op = _increment(global_step, scope)
         kept = graph.get_collection_ref(GraphKeys.TRAIN_OP)
         if train_op not in kept:
             kept.append(train_op)
@@ -238,17 +237,17 @@ class Optimizer:
     # --- what subclasses define -----------------------------------------------------------------------------
 
     def _apply(self, variable: Any, gradient: Tensor, indices: Tensor | None) -> Any:
-        """A node that changes the variable: by a dense gradient, or by rows of one, at `indices`."""
+        """Returns a node that updates the variable with a dense gradient or, if `indices` is given, with rows of one."""
         raise NotImplementedError
 
     def _create_slots(self, var_list: Sequence[Any]) -> None:
-        """Make the slots of these variables that are not there yet."""
+        """Creates the missing slots of these variables."""
 
     def _prepare(self) -> None:
-        """Turn settings into tensors, under the optimizer's name scope."""
+        """Converts settings to tensors, under the optimizer's name scope."""
 
     def _finish(self, update_ops: Sequence[Node], name_scope: str) -> Node:
-        """A node of that name after all updates."""
+        """Returns a node with the name `name_scope` that runs after all updates."""
         node: Node = group(*update_ops, name=name_scope)
         return node
 
@@ -309,7 +308,7 @@ class Optimizer:
         return slots[var]
 
     def _create_non_slot_variable(self, initial_value: Any, name: str, colocate_with: Any) -> Any:
-        """A variable that belongs to the optimizer as a whole, one per graph, colocated with `colocate_with`."""
+        """Returns a variable of the whole optimizer, one per graph, colocated with `colocate_with`."""
         key = (colocate_with.graph, name)
         if key not in self._non_slot:
             with colocate_with.graph.colocate_with(colocate_with):
@@ -326,7 +325,7 @@ class Optimizer:
 
 
 class WrapperOptimizer(Optimizer):
-    """Base of optimizers that wrap another one, `opt`, which applies the gradients and owns the slots."""
+    """Base of optimizers that wrap another one. The wrapped optimizer applies the gradients and owns the slots."""
 
     def __init__(self, opt: Optimizer, use_locking: bool, name: str) -> None:
         super().__init__(use_locking, name)
@@ -352,7 +351,7 @@ class WrapperOptimizer(Optimizer):
 
 
 def as_type(tensor: Tensor, dtype: DType) -> Tensor:
-    """`tensor` cast to that element type, if it has another one."""
+    """Casts a tensor to an element type, unless it already has it."""
     if tensor.dtype.base is dtype.base:
         return tensor
 
@@ -360,10 +359,10 @@ def as_type(tensor: Tensor, dtype: DType) -> Tensor:
     return changed
 
 
-def _without_wholes(var_list: Any) -> list[Any]:
-    """The variables in lists and in values of dicts, with each partitioned variable replaced by its parts."""
+def flatten_variables(var_list: Any) -> list[Any]:
+    """Flattens lists, tuples and views of dictionaries' values. A partitioned variable is replaced by its parts."""
     if isinstance(var_list, (list, tuple, ValuesView, PartitionedVariable)):
-        return [v for item in var_list for v in _without_wholes(item)]
+        return [v for item in var_list for v in flatten_variables(item)]
     return [var_list]
 
 
@@ -384,8 +383,8 @@ def _as_gradient(grad: Any) -> Any:
         raise TypeError(f"Gradient must be convertible to a Tensor or IndexedSlices, or None: {grad!r}") from None
 
 
-def _together(grads: Sequence[Any]) -> list[Any]:
-    """The gradients again, each after all of them."""
+def _gate_on_all(grads: Sequence[Any]) -> list[Any]:
+    """Returns copies of the gradients, each of which waits for all gradients."""
     known = [g for g in grads if g is not None]
     if not known:
         return list(grads)
@@ -393,7 +392,7 @@ def _together(grads: Sequence[Any]) -> list[Any]:
         return [None if g is None else map_values(identity, g) for g in grads]
 
 
-def _counted(global_step: Any, name: str) -> Node:
+def _increment(global_step: Any, name: str) -> Node:
     if isinstance(global_step, ResourceVariable):
         return change_resource("AssignAddVariableOp", global_step.handle, 1, name)
     return _as_node(assign_add(global_step, 1, name=name))

@@ -1,4 +1,4 @@
-"""Optimizers that consist of one rule of `graph/ops/state/training.py` with its settings and slots."""
+"""The base class of optimizers that apply one update rule of `graph/ops/state/training.py`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from .optimizer import Optimizer, as_type
 
 
 class RuleOptimizer(Optimizer):
-    """An optimizer that applies one rule.
+    """An optimizer that applies one update rule. Its settings are numbers, scalar tensors, or functions that return one.
 
-    A subclass defines the `rule`; `slots`: slot of the rule -> (name, initial value: a number, a setting, or a type of initializer);
-    `scalars`: scalar of the rule -> setting; `flags`: attributes of the rule that differ from its defaults. Settings are numbers, scalar
-    tensors, or functions that return one.
+    Attributes:
+        rule: name of the rule.
+        slots: slot of the rule -> (name of the slot, initial value). The value is a number, the name of a setting, or an initializer class.
+        scalars: scalar of the rule -> name of a setting.
+        flags: attributes of the rule that differ from their defaults.
     """
 
     rule: str
@@ -28,15 +30,15 @@ class RuleOptimizer(Optimizer):
     scalars: Mapping[str, str] = {}
     flags: Mapping[str, bool] = {}
     _slot_op_names: Mapping[str, str] = {}
-    """Slot -> the end of its variables' names, where that is not the optimizer's."""
+    """Slot -> the suffix of its variables' names, if it is not the optimizer's name."""
 
     def __init__(self, use_locking: bool, name: str, **settings: Any) -> None:
         super().__init__(use_locking, name)
         for setting, value in settings.items():
             if isinstance(value, list | tuple | dict | Generator):
                 raise TypeError(
-                    f"{type(self).__name__}: {setting} must be a number, a scalar tensor or a function, not {value!r:.60}. Variables are "
-                    "given to minimize(loss, var_list=...), whose default are all trainable ones"
+                    f"{type(self).__name__}: {setting} must be a number, a scalar tensor or a function, not {value!r:.60}. Pass variables "
+                    "to minimize(loss, var_list=...); its default is all trainable variables"
                 )
         self._settings = settings
         self._tensors: dict[str, Tensor] = {}
@@ -60,23 +62,23 @@ class RuleOptimizer(Optimizer):
             setting = self._settings[name]
             self._tensors[name] = convert(setting() if callable(setting) else setting, name=name)
 
-    def _places(self, variable: Any) -> list[Any]:
-        """The variable and its slots, in the rule's order."""
+    def _variable_and_slots(self, variable: Any) -> list[Any]:
+        """Returns the variable and its slots, in the rule's order."""
         return [variable, *(self.get_slot(variable, self.slots[slot][0]) for slot in RULES[self.rule].slots)]
 
     def _scalars(self, variable: Any) -> dict[str, Tensor]:
-        """The rule's scalars, in the variable's type."""
+        """Returns the rule's scalars, in the variable's element type."""
         return {s: as_type(self._tensors[name], variable.dtype) for s, name in self.scalars.items()}
 
     def _apply(self, variable: Any, gradient: Tensor, indices: Tensor | None) -> Any:
         scalars = self._scalars(variable)
         return apply_update(
-            self.rule, self._places(variable), gradient, scalars, indices=indices, flags=dict(self.flags)
+            self.rule, self._variable_and_slots(variable), gradient, scalars, indices=indices, flags=dict(self.flags)
         )
 
 
 def not_negative(**settings: Any) -> None:
-    """Raise a ValueError for a setting that is a number below zero."""
+    """Raises ValueError for a setting that is a negative number."""
     for name, value in settings.items():
         if isinstance(value, (int, float)) and value < 0:
             raise ValueError(f"{name} {value} needs to be greater than or equal to zero")

@@ -1,6 +1,6 @@
-"""Slots: variables that an optimizer creates for each variable, on its device. Moving averages also have slots of tensors.
+"""Creates slots: variables that an optimizer keeps for each variable, on its device. Moving averages also have slots for tensors.
 
-A slot of `w` is called `w/<optimizer>`, the second one `w/<optimizer>_1`, as in TensorFlow 1.
+As in TensorFlow 1, the first slot of `w` is named `w/<optimizer>`, and the second one `w/<optimizer>_1`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,17 @@ def create_slot(
     colocate_with_primary: bool = True,
     aggregation: VariableAggregation | None = None,
 ) -> Any:
-    """A slot with the initial value `val`. `aggregation`: how values that replicas assign are combined."""
+    """Creates a slot with an initial value.
+
+    Args:
+        primary: the variable or tensor that the slot belongs to.
+        val: the initial value, a tensor.
+        name: suffix of the slot's name.
+        colocate_with_primary: whether the slot is colocated with `primary`.
+        aggregation: how values that replicas assign are combined.
+    """
     is_full = val.get_shape().is_fully_defined()
-    return _created(primary, name, colocate_with_primary, aggregation, initializer=val, validate_shape=is_full)
+    return _create(primary, name, colocate_with_primary, aggregation, initializer=val, validate_shape=is_full)
 
 
 def create_slot_with_initializer(
@@ -39,9 +47,9 @@ def create_slot_with_initializer(
     colocate_with_primary: bool = True,
     aggregation: VariableAggregation | None = None,
 ) -> Any:
-    """A slot of that shape and type, with the value of an initializer."""
+    """Creates a slot from an initializer, a shape and an element type. The other arguments are those of `create_slot`."""
     made = {"initializer": initializer, "shape": shape, "dtype": dtype}
-    return _created(primary, name, colocate_with_primary, aggregation, **made)
+    return _create(primary, name, colocate_with_primary, aggregation, **made)
 
 
 def create_zeros_slot(
@@ -51,7 +59,7 @@ def create_zeros_slot(
     colocate_with_primary: bool = True,
     aggregation: VariableAggregation | None = None,
 ) -> Any:
-    """A slot of zeros with the variable's shape, and its type unless `dtype` is given."""
+    """Creates a slot of zeros with the shape of `primary`. `dtype`: None: that of `primary`."""
     from ...graph.ops.array.shapes import shape  # a parameter has this name
 
     dtype = primary.dtype.base if dtype is None else dtype
@@ -63,8 +71,8 @@ def create_zeros_slot(
     return create_slot(primary, zeros(shape(value), dtype), name, colocate_with_primary, aggregation)
 
 
-def _created(primary: Any, name: str, colocate: bool, aggregation: VariableAggregation | None, **arguments: Any) -> Any:
-    """A slot; `arguments`: those of `get_variable` that say what is in it."""
+def _create(primary: Any, name: str, colocate: bool, aggregation: VariableAggregation | None, **arguments: Any) -> Any:
+    """Creates a slot. `arguments`: arguments of `get_variable` for its value and shape."""
     is_resource = isinstance(primary, ResourceVariable)
     with _slot_scope(primary, name), _beside(primary, colocate):
         slot = get_variable("", trainable=False, use_resource=is_resource, aggregation=aggregation, **arguments)
@@ -73,14 +81,14 @@ def _created(primary: Any, name: str, colocate: bool, aggregation: VariableAggre
 
 @contextmanager
 def _slot_scope(primary: Any, name: str) -> Iterator[None]:
-    first = primary._single() if isinstance(primary, Variable) else primary  # all replicas name a slot alike
+    first = primary._single() if isinstance(primary, Variable) else primary  # all replicas use the same name for a slot
     with variable_scope(None, f"{first.op.name}/{name}") as scope:
-        scope.set_partitioner(None)  # a slot is cut as its variable is: there is one for each part
+        scope.set_partitioner(None)  # each part of a partitioned variable has its own slot
         yield
 
 
 def _sliced_like(primary: Any, slot: Any) -> Any:
-    """The slot; if its variable is a part, it is the same slice of a slot of the whole."""
+    """Returns the slot. If `primary` is a part of a partitioned variable, marks the slot as the same part of a whole slot."""
     part = primary.save_slice_info if isinstance(primary, Variable) else None
     if part is not None and slot.get_shape().as_list() == part.var_shape:
         whole = slot.op.name.replace(primary.op.name, part.full_name, 1)

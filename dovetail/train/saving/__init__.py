@@ -1,5 +1,8 @@
-"""Checkpoints: `saver` writes and restores what `saved_items` lists.
+"""Checkpoints and meta graphs.
 
-`checkpoint_state` keeps the list of those in a folder and waits for new ones. `meta_graph` and `import_meta_graph` write and
-read the graph beside it. The file format is in `graph/formats/checkpoints.py`.
+- `saver`: writes and restores checkpoints. `saved_items`: the variables and tables that a saver saves.
+- `checkpoint_state`: the list of the checkpoints of a folder; waiting for new ones.
+- `meta_graph`, `import_meta_graph`: write and read the graph beside a checkpoint.
+
+The file format is in `graph/formats/checkpoints.py`.
 """

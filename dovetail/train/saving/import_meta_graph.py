@@ -1,4 +1,4 @@
-"""`train.import_meta_graph`: reads a graph that `train.export_meta_graph`, a `Saver`, or TensorFlow wrote."""
+"""`train.import_meta_graph`, which reads a graph that `train.export_meta_graph`, a `Saver`, or TensorFlow wrote."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from ...graph.core.default_graph import GraphKeys, get_default_graph
 from ...graph.formats.atomic_files import path_of
 from ...graph.io.meta_graph import FORMAT, MetaGraph, read_meta_graph
 from ...interop.tensorflow.meta_graph_def import import_tensorflow_meta_graph, is_meta_graph
-from .saver import Saver, arguments_of
+from .saver import Saver, saver_arguments
 
 
 def import_meta_graph(
     meta_graph_or_file: Any, clear_devices: bool = False, import_scope: str | None = None
 ) -> Saver | None:
-    """Add a graph that `export_meta_graph` or `Saver.save` wrote to the default graph, with its collections and variables.
+    """Read a meta graph, and add it to the default graph with its collections and variables.
 
     Args:
-        meta_graph_or_file: a file (`Saver.save` writes `<checkpoint>.meta`; TensorFlow's files are read, too), the result of
-            `export_meta_graph`, or a `MetaGraphDef`.
+        meta_graph_or_file: a file, the result of `export_meta_graph`, or a `MetaGraphDef`. The file is the `<checkpoint>.meta` of
+            `Saver.save`, one of `export_meta_graph`, or one of TensorFlow.
         clear_devices: remove the device requests of its nodes.
         import_scope: a prefix of all names.
 
@@ -26,8 +26,10 @@ def import_meta_graph(
         A `Saver` like the one that wrote the graph, or of all global variables; None if there are no variables.
 
     Raises:
-        InvalidArgumentError: it is no meta graph, is damaged, or a name is already used (pass an `import_scope`). The default graph is
-            unchanged then. UnimplementedError: TensorFlow's graph has ops that Dovetail lacks. OSError: it cannot be read.
+        InvalidArgumentError: it is not a meta graph, is damaged, or a name is already used (pass an `import_scope`). The default graph
+            is unchanged then.
+        UnimplementedError: TensorFlow's graph has ops that Dovetail lacks.
+        OSError: the file cannot be read.
 
     >>> saver = train.import_meta_graph("/tmp/model.ckpt-1000.meta")
     >>> with Session() as session:
@@ -41,8 +43,8 @@ def import_meta_graph(
         return Saver(saved) if saved else None
     meta = meta_graph_or_file if isinstance(meta_graph_or_file, MetaGraph) else MetaGraph(path_of(meta_graph_or_file))
     prefix = f"{import_scope.strip('/')}/" if import_scope else ""
-    imported = read_meta_graph(meta, get_default_graph(), prefix, clear_devices, _saver_arguments)
-    arguments = _saver_arguments(imported.saver, imported.variables)
+    imported = read_meta_graph(meta, get_default_graph(), prefix, clear_devices, _arguments_or_none)
+    arguments = _arguments_or_none(imported.saver, imported.variables)
     if arguments is not None and imported.saver is not None:
         for name, handle in imported.saver.get("tables", ()):
             arguments["var_list"][name] = get_default_graph().get_tensor_by_name(prefix + handle)
@@ -51,7 +53,7 @@ def import_meta_graph(
 
 
 def _of_tensorflow(given: Any) -> Any:
-    """The `MetaGraphDef` that is given, or that is in a file; None: it is one of Dovetail's."""
+    """Returns the argument, or the file's contents, as a `MetaGraphDef`. None: it is a meta graph in Dovetail's format."""
     if hasattr(given, "SerializeToString"):
         return is_meta_graph(given.SerializeToString())
     if isinstance(given, MetaGraph) or not path_of(given).is_file():
@@ -60,5 +62,5 @@ def _of_tensorflow(given: Any) -> Any:
     return None if FORMAT.encode() in data[:64] else is_meta_graph(data)
 
 
-def _saver_arguments(saver: Any, variables: Any) -> dict[str, Any] | None:
-    return None if saver is None else arguments_of(saver, variables)
+def _arguments_or_none(saver: Any, variables: Any) -> dict[str, Any] | None:
+    return None if saver is None else saver_arguments(saver, variables)

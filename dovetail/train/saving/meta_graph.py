@@ -31,8 +31,8 @@ def export_meta_graph(
     Args:
         filename: the file to write; None: only return the graph.
         graph: the graph; None: the default graph.
-        collection_list: names of the collections to write; None: all. Of their values, only nodes, tensors, variables, numbers and
-            strings are written.
+        collection_list: names of the collections to write; None: all. Only nodes, tensors, variables, numbers and strings in them are
+            written.
         as_text: write readable text, which cannot be imported.
         saver: the `Saver` that `import_meta_graph` returns.
         clear_devices: accepted without effect; pass it to `import_meta_graph`.
@@ -69,9 +69,14 @@ def write_graph(graph_or_graph_def: Any, logdir: Any, name: str, as_text: bool =
 
     Args:
         graph_or_graph_def: a `GraphDef`, a graph, or a session.
+        logdir: the folder; created if needed.
+        name: name of the file.
+        as_text: whether to write protobuf's text format instead of its binary format.
 
     Raises:
-        UnimplementedError: the package `protobuf` is not installed. InvalidArgumentError: a node cannot be serialized.
+        TypeError: the first argument has another type.
+        UnimplementedError: the package `protobuf` is not installed.
+        InvalidArgumentError: a node cannot be serialized.
 
     >>> train.write_graph(session.graph_def, "/tmp/model", "graph.pbtxt")
     """
@@ -95,10 +100,12 @@ def write_graph(graph_or_graph_def: Any, logdir: Any, name: str, as_text: bool =
 
 
 def write_training_graph(graph: Graph, folder: Any, writer: Any = None) -> None:
-    """Write `graph.pbtxt` into a training program's folder, and the graph into its event file. A failure is only logged.
+    """Writes `graph.pbtxt` into a training program's folder, and the graph into its event file. A failure is only logged.
 
     Args:
-        writer: a `FileWriter`, or None.
+        graph: the graph.
+        folder: the folder.
+        writer: the `FileWriter` of the event file; None: write no event file.
     """
     if writer is not None:
         writer.add_graph(graph)

@@ -1,6 +1,6 @@
-"""What a saver saves: variables, parts of variables, and the keys and values of tables, each under a name of the checkpoint.
+"""The items that a saver saves: variables, parts of variables, and the keys and values of tables. Each has a name in the checkpoint.
 
-A table is two entries, as TensorFlow names them: `<table>-keys` and `<table>-values`. They are saved together and restored together.
+A table has two entries, with TensorFlow's names: `<table>-keys` and `<table>-values`. They are saved and restored together.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from ...graph.core.graph import Graph, Tensor
 from ...graph.variables.partitioned import PartitionedVariable
 from ...graph.variables.variable import Variable
 
-TABLE = "MutableDenseHashTableV2"  # the op whose handle stands for a table that can be saved
+# The type of tables that can be saved.
+TABLE = "MutableDenseHashTableV2"
 
 
 @dataclass(frozen=True, slots=True)
 class TablePart:
-    """The keys of a table, or their values.
+    """The keys or the values of a table.
 
     Attributes:
         table: the table's handle.
-        base: its name in the checkpoint.
+        base: the table's name in the checkpoint.
         part: 0: the keys, 1: the values.
     """
 
@@ -57,7 +58,7 @@ class TablePart:
 
     @property
     def dims(self) -> tuple[int | None, ...]:
-        """Its shape; the first axis counts the keys."""
+        """Static shape. The size of the first axis is the number of keys."""
         return (None, *self.table.op.attrs[("key_shape", "value_shape")[self.part]])
 
     def _as_tensor(self) -> Tensor:
@@ -67,7 +68,7 @@ class TablePart:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A variable, or a part of one or of a table, and the name and slice under which it is saved."""
+    """A variable, a part of a variable, or a part of a table, with its name and slice in the checkpoint."""
 
     name: str
     spec: str
@@ -80,14 +81,14 @@ class Item:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The names that must be in a checkpoint for it to be restored."""
+        """The names that a checkpoint must have to restore this item."""
         if isinstance(self.variable, TablePart):
             return tuple(TablePart(self.variable.table, self.variable.base, i).name for i in (0, 1))
         return (self.name,)
 
 
-def items_of(var_list: Any) -> Iterator[Item]:
-    """The items of a `var_list` as in `Saver`, with their names. TypeError: an element is neither a variable nor a table."""
+def saved_items(var_list: Any) -> Iterator[Item]:
+    """Yields the items of a `var_list` of `Saver`. TypeError: an element is neither a variable nor a table."""
     if var_list is None:
         graph = get_default_graph()
         var_list = [
@@ -118,7 +119,7 @@ def _items(what: Any, name: str | None) -> Iterator[Item]:
 
 
 def check_names(items: Iterable[Item]) -> None:
-    """Raise a ValueError if two items have the same name."""
+    """Raises ValueError if two items have the same name."""
     seen: set[tuple[str, str]] = set()
     for i in items:
         if (i.name, i.spec) in seen:
@@ -127,13 +128,13 @@ def check_names(items: Iterable[Item]) -> None:
 
 
 def cpu_of(variable: Variable | TablePart) -> str:
-    """The device of the CPU of the task that a variable's or a table's device names."""
+    """Returns the CPU device of the task of a variable or table."""
     spec = DeviceSpec.from_string(variable.device or "")
     return DeviceSpec(spec.job, spec.replica, spec.task, "CPU", 0).to_string()
 
 
 def by_task(items: Iterable[Item]) -> dict[str, list[Item]]:
-    """The items by the task that their device names, as the device of that task's CPU."""
+    """Groups items by the CPU device of their task."""
     found: dict[str, list[Item]] = {}
     for item in items:
         found.setdefault(cpu_of(item.variable), []).append(item)

@@ -1,16 +1,17 @@
-"""`train.Saver`: checkpoints of variables and tables, each task writing its own.
+"""`train.Saver`: checkpoints of variables and tables. Each task writes its own variables.
 
-Theory. A saver adds to the graph, for each task that has variables, a node that writes them as a shard and one that reads them
-back, both on that task's CPU, so values do not travel; and one node that makes the shards a checkpoint (graph/formats/checkpoints.py).
-All tasks must see one file system, and so must the client, which keeps the list of checkpoints and removes the old ones.
+For each task that has variables, a saver adds two nodes on that task's CPU: one writes the variables as a shard, and the other reads them
+back. So no values are sent. One more node makes a checkpoint of the shards (graph/formats/checkpoints.py). All tasks must share a file
+system with the client, which keeps the list of checkpoints and removes old ones.
 
-At any moment, also when any process is killed, the `checkpoint` file names checkpoints that are whole: a new one is on the disk
-before the file names it, and an old one is removed after the file has stopped naming it.
+The `checkpoint` file names only complete checkpoints at all times, even after any process is killed: a new checkpoint is on disk before
+the file names it, and an old one is removed after the file no longer names it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,9 +37,10 @@ from ...graph.variables.variable import Variable
 from ..global_step import global_step as value_of_step
 from .checkpoint_state import remove_checkpoint, update_checkpoint_state
 from .meta_graph import export_meta_graph
-from .saved_items import Item, TablePart, by_task, check_names, cpu_of, items_of
+from .saved_items import Item, TablePart, by_task, check_names, cpu_of, saved_items
 
-_MADE = "__savers"  # the collection of those that have nodes in a graph
+# The collection of savers that have nodes in a graph.
+_SAVERS = "__savers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class RestoreReport:
     Attributes:
         restored: names that were read.
         missing: names that the checkpoint lacks.
-        mismatched: name -> why its type or shape differs.
+        mismatched: name -> how its type or shape differs.
         unused: names that only the checkpoint has.
     """
 
@@ -69,11 +71,11 @@ class RestoreReport:
 
 
 def check_exists(save_path: str) -> None:
-    """Raise a ValueError if there is no checkpoint of that name."""
+    """Raises ValueError if there is no checkpoint of that name."""
     if not checkpoint_exists(save_path):
         raise ValueError(
-            f"The passed save_path is not a valid checkpoint: {save_path}. dt.train.latest_checkpoint(FOLDER) gives the path of the "
-            "newest one in a folder"
+            f"The passed save_path is not a valid checkpoint: {save_path}. dt.train.latest_checkpoint(FOLDER) returns the path of "
+            "the newest checkpoint of a folder"
         )
 
 
@@ -81,9 +83,9 @@ class Saver:
     """Saves variables and tables to checkpoints, and restores them. Each task reads and writes its own variables.
 
     Args:
-        var_list: variables, partitioned variables and mutable tables (`DenseHashTable`); or a dictionary from names in the
-            checkpoint to them, where a list has the parts of a variable. None: all global variables, and the tables that were made
-            with `checkpoint=True`.
+        var_list: variables, partitioned variables and mutable tables (`DenseHashTable`), or a dictionary from their names in the
+            checkpoint. A value of the dictionary may be a list of the parts of a variable. None: all global variables, and the tables
+            created with `checkpoint=True`.
         reshape: allow a value of another shape with the same number of elements.
         sharded: accepted without effect; each task always writes its own shard.
         max_to_keep: number of recent checkpoints to keep; older ones are deleted. None or 0: keep all.
@@ -95,15 +97,16 @@ class Saver:
         save_relative_paths: write paths relative to the folder into the `checkpoint` file, so that the folder can be moved.
         filename: default value of the file name tensor in the graph.
         consistent: save between steps (`Session.between_steps`), so that all values are of the same step even if several threads
-            train in the session. If other sessions train, too, the values of each server are consistent. Not in TensorFlow.
-        saver_def: the result of `as_saver_def` of a saver of the default graph: this saver uses the same nodes.
+            train in the session. If other sessions also train, only the values of each server are of one step. TensorFlow has no such
+            argument.
+        saver_def: the result of `as_saver_def` of a saver of the default graph. This saver then uses its nodes.
         restore_sequentially: accepted without effect.
         write_version: accepted without effect; there is one format.
         builder: must be None.
 
     Raises:
-        ValueError: there are no variables, two have the same name, or an argument is not supported. TypeError: an item is neither a
-            variable nor a table.
+        ValueError: there are no variables, two have the same name, or an argument is not supported.
+        TypeError: an item is neither a variable nor a table.
 
     >>> saver = train.Saver()
     >>> path = saver.save(session, "/tmp/model.ckpt", global_step=10)
@@ -148,30 +151,32 @@ class Saver:
         self._filename = filename
         self._sharded = sharded
         self._consistent = consistent
-        self._kept: list[tuple[str, float]] = []  # checkpoints that it may remove, with their times; the oldest first
+        self._kept: list[tuple[str, float]] = []  # checkpoints that it may delete, with their times; oldest first
         self._keep_next = time.time() + self._every_s
         self._preserved = time.time()
         self._built = False
         self._items: list[Item] = []
         self._subsets: dict[tuple[str, ...], Node] = {}
         if saver_def is not None:
-            self._take_over(saver_def)
+            self._share_nodes(saver_def)
         elif not defer_build:
             self.build()
 
     # --- the graph -------------------------------------------------------------------------------------------------
 
     def build(self) -> None:
-        """Add its nodes to the graph, unless they are there already.
+        """Add the saver's nodes to the graph, unless it has them already.
 
         Raises:
             ValueError: there are no variables.
         """
         if self._built:
             return
-        self._items = list(items_of(self._var_list))
+        self._items = list(saved_items(self._var_list))
         if not self._items and not self._allow_empty:
-            raise ValueError("No variables to save: the graph has none yet; make the Saver after the variables")
+            raise ValueError(
+                "No variables to save: the graph has no variables yet. Create the Saver after the variables"
+            )
         check_names(self._items)
         self._built = True
         if not self._items:
@@ -200,10 +205,10 @@ class Saver:
                 with graph.control_dependencies([merged]):
                     self._saved = identity(self._prefix, name="control_dependency")
             self._restore_all = self._restore_nodes(graph, self._items, "restore_all")
-        graph.add_to_collection(_MADE, self)
+        graph.add_to_collection(_SAVERS, self)
 
     def _values(self, graph: Graph, items: Sequence[Item]) -> list[Tensor]:
-        """The values of variables of one task; those of a server that others change, too, are read at one moment, if it is to be so."""
+        """Returns the values of one task's items. With `consistent`, the variables of a device are read atomically."""
         beside: dict[str, dict[int, Tensor]] = {}
         for n, item in enumerate(items):
             spec = DeviceSpec.from_string(item.variable.device or "")
@@ -219,13 +224,14 @@ class Saver:
                 found.append(read[n] if n in read else item.variable._as_tensor())
         return found
 
-    def _take_over(self, saver_def: Any) -> None:
-        """Share the nodes of the default graph's saver that `saver_def` describes."""
+    def _share_nodes(self, saver_def: Any) -> None:
+        """Uses the nodes of the saver in the default graph that `saver_def` describes."""
         name = saver_def.filename_tensor_name
-        other = next((s for s in get_default_graph().get_collection(_MADE) if s._prefix.name == name), None)
+        other = next((s for s in get_default_graph().get_collection(_SAVERS) if s._prefix.name == name), None)
         if other is None:
             raise ValueError(
-                f"The default graph has no saver whose file name is {name!r}; train.import_meta_graph gives the saver of another program"
+                f"The default graph has no saver whose file name tensor is {name!r}. Use train.import_meta_graph for the saver of another "
+                "program"
             )
         self._items, self._scope, self._reshape = other._items, other._scope, other._reshape
         self._prefix, self._saved, self._restore_all = other._prefix, other._saved, other._restore_all
@@ -236,7 +242,7 @@ class Saver:
         self._built = True
 
     def as_saver_def(self) -> Any:
-        """Its nodes and settings as TensorFlow's `SaverDef`. UnimplementedError: protobuf is not installed."""
+        """Returns the saver's nodes and settings as TensorFlow's `SaverDef`. UnimplementedError: protobuf is not installed."""
         self.build()
         names: dict[str, str] = {}
         if self._items:
@@ -258,7 +264,7 @@ class Saver:
     to_proto = as_saver_def
 
     def _restore_nodes(self, graph: Graph, items: Sequence[Item], name: str) -> Node:
-        """A node that restores these variables, each on its own task."""
+        """Returns a node that restores these items, each in its own task."""
         assigns = []
         for device, group_ in by_task(items).items():
             with graph.device(None), graph.device(device):
@@ -305,17 +311,21 @@ class Saver:
         Args:
             sess: the session whose values are saved.
             save_path: path prefix of the checkpoint. Its folder is created if the parent folder exists.
-            global_step: a number, tensor or variable whose value is appended: `save_path-10`.
+            global_step: a number, tensor or variable. Its value is appended to the path: `save_path-10`.
             latest_filename: name of the `checkpoint` file in the same folder.
+            meta_graph_suffix: suffix of the file with the graph.
             write_meta_graph: also write the graph, for `train.import_meta_graph`.
             write_state: update the `checkpoint` file, and delete old checkpoints.
+            strip_default_attrs: accepted without effect.
+            save_debug_info: accepted without effect.
 
         Returns:
             The path of the checkpoint, for `restore`; None if there is nothing to save.
 
         Raises:
-            ValueError: the parent folder does not exist, or `save_path` is the `checkpoint` file. RuntimeError: `build` was deferred and
-                not called. OpError: saving failed; earlier checkpoints are unchanged.
+            ValueError: the parent folder does not exist, or `save_path` is the `checkpoint` file.
+            RuntimeError: `build` was deferred and not called.
+            OpError: saving failed; earlier checkpoints are unchanged.
         """
         if not self._built:
             raise RuntimeError("`build()` should be called before save if defer_build==True")
@@ -323,7 +333,7 @@ class Saver:
             return None
         path = path_of(save_path)
         if path.name == (latest_filename or "checkpoint") and global_step is None:
-            raise ValueError(f"'{save_path}' collides with the file that lists the checkpoints; use another name")
+            raise ValueError(f"'{save_path}' collides with the file that lists the checkpoints. Use another name")
         if not path.name or str(save_path).endswith("/"):
             raise ValueError(f"'{save_path}' names a folder, not a checkpoint")
         try:
@@ -353,14 +363,14 @@ class Saver:
         return prefix
 
     def _path_of(self, sess: Any, path: str, global_step: Any) -> str:
-        """The checkpoint's name: with the step's number, where there is one."""
+        """Returns the checkpoint's path, with the number of the step if there is one."""
         if global_step is None:
             return path
         step = global_step if isinstance(global_step, Integral) else value_of_step(sess, _tensor_of(global_step))
         return f"{path}-{int(step):08d}" if self._pad else f"{path}-{int(step)}"
 
     def _record(self, prefix: str) -> list[str]:
-        """Add a checkpoint to the list; those that are to be removed."""
+        """Adds a checkpoint to the list. Returns the checkpoints to delete."""
         if not self._max_to_keep:
             return []
         self._kept = [(p, t) for p, t in self._kept if p != prefix] + [(prefix, time.time())]
@@ -377,7 +387,7 @@ class Saver:
     def export_meta_graph(
         self, filename: str | None = None, collection_list: Any = None, as_text: bool = False, **_: Any
     ) -> Any:
-        """Write the graph with this saver: see `train.export_meta_graph`."""
+        """Write the graph with this saver. The arguments are those of `train.export_meta_graph`."""
         self.build()
         graph = self._items[0].variable.graph if self._items else get_default_graph()
         return export_meta_graph(filename, graph, collection_list, as_text, self)
@@ -389,7 +399,7 @@ class Saver:
         return list(dict.fromkeys(i.variable._single() for i in self._items if isinstance(i.variable, Variable)))
 
     def to_plain(self) -> dict[str, Any]:
-        """Its arguments as plain values; variables are indices into `variables`. `arguments_of` reads them."""
+        """Returns the saver's arguments as plain values, for `saver_arguments`. Variables become indices into `variables`."""
         numbers = {v: i for i, v in enumerate(self.variables)}
         return {
             "items": [(i.name, numbers[i.variable._single()]) for i in self._items if isinstance(i.variable, Variable)],
@@ -419,8 +429,9 @@ class Saver:
             The restored names, and the others with the reason.
 
         Raises:
-            ValueError: there is no checkpoint of that name. NotFoundError: it lacks variables. InvalidArgumentError: types or
-                shapes differ. In both cases the message lists all of them, and no variable has changed.
+            ValueError: there is no checkpoint of that name.
+            NotFoundError: it lacks variables. The message lists all of them, and no variable has changed.
+            InvalidArgumentError: types or shapes differ. The message lists all of them, and no variable has changed.
             DataLossError: a file is damaged.
         """
         self.build()
@@ -428,7 +439,7 @@ class Saver:
             return RestoreReport((), (), {}, ())
         if save_path is None:
             raise ValueError(
-                "Can't load save_path when it is None. That is what latest_checkpoint gives for a folder without checkpoints"
+                "Can't load save_path when it is None. latest_checkpoint returns None for a folder without checkpoints"
             )
         check_exists(save_path)
         with collector_paused():
@@ -477,18 +488,18 @@ class Saver:
         if expected is None or None in expected:
             return True
         if self._reshape:
-            return _count(have) == _count(tuple(n for n in expected if n is not None))
+            return math.prod(have) == math.prod(n for n in expected if n is not None)
         return have == expected
 
     # --- the list of checkpoints -----------------------------------------------------------------------------------
 
     @property
     def last_checkpoints(self) -> list[str]:
-        """The checkpoints that it wrote and may delete, oldest first."""
+        """The checkpoints that this saver wrote and may delete, oldest first."""
         return [path for path, _ in self._kept]
 
     def set_last_checkpoints(self, last_checkpoints: Sequence[str]) -> None:
-        """Set the checkpoints that it may delete, oldest first."""
+        """Set the checkpoints that this saver may delete, oldest first."""
         self.set_last_checkpoints_with_time([(p, time.time()) for p in last_checkpoints])
 
     def set_last_checkpoints_with_time(self, last_checkpoints_with_time: Sequence[tuple[str, float]]) -> None:
@@ -496,7 +507,7 @@ class Saver:
         self._kept = [(str(p), float(t)) for p, t in last_checkpoints_with_time]
 
     def recover_last_checkpoints(self, checkpoint_paths: Sequence[str]) -> None:
-        """After a restart, set the checkpoints that it may delete: those of `checkpoint_paths` that exist, with their times."""
+        """After a restart, set the checkpoints that this saver may delete to those of `checkpoint_paths` that exist."""
         found = [p for p in checkpoint_paths if checkpoint_exists(p)]
         self.set_last_checkpoints_with_time([(p, path_of(f"{p}.index").stat().st_mtime) for p in found])
 
@@ -505,12 +516,12 @@ class Saver:
 
 
 def _absolute(path: str) -> str:
-    """Tasks may have been started in other folders."""
+    """Returns an absolute path: tasks may run in other working directories."""
     return str(path_of(path).absolute())
 
 
-def arguments_of(plain: Mapping[str, Any], variables: Sequence[Variable]) -> dict[str, Any]:
-    """The arguments for the saver that `plain` describes, over these variables. KeyError and others: it describes no saver."""
+def saver_arguments(plain: Mapping[str, Any], variables: Sequence[Variable]) -> dict[str, Any]:
+    """Returns the arguments of the saver that `plain` describes. KeyError and other errors: it does not describe a saver."""
     var_list: dict[str, Any] = {}
     for name, number in plain["items"]:
         var_list.setdefault(str(name), []).append(variables[number])
@@ -520,18 +531,11 @@ def arguments_of(plain: Mapping[str, Any], variables: Sequence[Variable]) -> dic
     return {"var_list": var_list, "allow_empty": not var_list, **found}
 
 
-def _count(shape: tuple[int, ...]) -> int:
-    out = 1
-    for n in shape:
-        out *= n
-    return out
-
-
 def _tensor_of(step: Any) -> Any:
     return step if isinstance(step, (Tensor, Variable)) else convert(step)
 
 
 def stored_value(path: str, name: str, dtype: DType, dims: Dims, spec: str = "") -> Tensor:
-    """A tensor of a checkpoint, or a slice of one, read when the graph runs."""
+    """Returns a tensor, or a slice of one, that a step reads from a checkpoint."""
     attrs = {"tensor_names": (name,), "shape_and_slices": (spec,), "dtypes": (dtype.base,), "shapes": (dims,)}
     return make("RestoreV2", (convert(_absolute(path)),), attrs, "RestoreV2").outputs[0]

@@ -21,5 +21,5 @@ def test_every_strategy_reads_the_digits(kind):
 
 
 def test_an_unknown_strategy_is_named():
-    with pytest.raises(ValueError, match="choose one of mirrored, central, multiworker, ps"):
+    with pytest.raises(ValueError, match="Strategies: mirrored, central, multiworker, ps"):
         strategies.run("other", 1, 1, 1, print)

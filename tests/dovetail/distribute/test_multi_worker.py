@@ -10,7 +10,7 @@ import pytest
 
 import dovetail as dt
 from dovetail import distribute
-from dovetail.distribute.reduction import BUCKET_BYTES, buckets, reduction_of
+from dovetail.distribute.reduction import BUCKET_BYTES, buckets, collective_reduction
 from dovetail.distribute.resolvers.cluster_resolver import SimpleClusterResolver
 
 
@@ -154,7 +154,7 @@ def test_collectives_give_means_where_a_kernel_would_only_divide():
     cpus, gpus = ([f"/job:worker/replica:0/task:{i}/device:{kind}:0" for i in range(2)] for kind in ("CPU", "GPU"))
     mean, total = distribute.ReduceOp.MEAN, distribute.ReduceOp.SUM
     found = [
-        reduction_of(op, dtype, members)
+        collective_reduction(op, dtype, members)
         for op, dtype, members in (
             (mean, dt.float32, cpus), (mean, dt.complex64, cpus), (mean, dt.bfloat16, cpus), (mean, dt.int32, cpus),
             (mean, dt.float32, gpus), (total, dt.float32, cpus),
@@ -164,7 +164,7 @@ def test_collectives_give_means_where_a_kernel_would_only_divide():
 
 
 def test_nccl_wants_gpus():
-    with pytest.raises(dt.errors.FailedPreconditionError, match="/cpu:0: use communication=.*AUTO or RING"):
+    with pytest.raises(dt.errors.FailedPreconditionError, match="/cpu:0. Use communication=.*AUTO or RING"):
         distribute.MultiWorkerMirroredStrategy(distribute.CollectiveCommunication.NCCL, devices=["/cpu:0"])
 
 
@@ -206,7 +206,7 @@ def test_each_replica_of_a_worker_takes_part_for_itself(workers):
 
 def test_a_worker_that_drifts_apart_is_named(workers, monkeypatch):
     monkeypatch.setenv("DOVETAIL_CHECK", "1")
-    monkeypatch.setattr("dovetail.distribute.values.COMPARED_EVERY", 1)
+    monkeypatch.setattr("dovetail.distribute.values.CHECK_INTERVAL", 1)
 
     def build(strategy):
         def replica():

@@ -41,15 +41,13 @@ def test_a_dataset_is_cut_for_the_replicas():
 def test_what_is_no_data_set_for_replicas():
     strategy, rows = distribute.MirroredStrategy(TWO), dt.data.Dataset.range(3)
     for given in (np.arange(4), [1, 2], rows.make_one_shot_iterator()):
-        with pytest.raises(TypeError, match=r"takes a dt.data.Dataset whose elements are batches, not .* make one"):
+        with pytest.raises(TypeError, match=r"needs a dt.data.Dataset whose elements are batches, not .* Create one"):
             strategy.experimental_distribute_dataset(given)
-    with pytest.raises(TypeError, match="is for distribute_datasets_from_function"):
+    with pytest.raises(TypeError, match="to distribute_datasets_from_function"):
         strategy.experimental_distribute_dataset(lambda context: rows)
-    with pytest.raises(
-        TypeError, match="takes a function of an InputContext .* there is experimental_distribute_dataset"
-    ):
+    with pytest.raises(TypeError, match="needs a function of an InputContext .* to experimental_distribute_dataset"):
         strategy.distribute_datasets_from_function(rows)
-    with pytest.raises(TypeError, match=r"must give a dt.data.Dataset, not \[1, 2\]"):
+    with pytest.raises(TypeError, match=r"must return a dt.data.Dataset, not \[1, 2\]"):
         strategy.distribute_datasets_from_function(lambda context: [1, 2])
     with pytest.raises(ValueError, match=r"has no rows: make batches of the elements, by Dataset.batch"):
         strategy.make_dataset_iterator(rows).get_next()

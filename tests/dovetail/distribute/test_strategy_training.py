@@ -230,7 +230,7 @@ def test_cross_device_ops_have_tensorflow_s_methods():
 
 def test_copies_that_drift_apart_are_an_error_where_that_is_checked(monkeypatch):
     monkeypatch.setenv("DOVETAIL_CHECK", "1")
-    monkeypatch.setattr("dovetail.distribute.values.COMPARED_EVERY", 2)
+    monkeypatch.setattr("dovetail.distribute.values.CHECK_INTERVAL", 2)
     strategy = distribute.MirroredStrategy(TWO)
     with strategy.scope():
 

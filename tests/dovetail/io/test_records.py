@@ -84,7 +84,7 @@ def test_data_sets_of_records(tmp_path):
     records = [bytes(np.asarray(r).item()) for r in fixed]
     assert records == [b"aa", b"bb", b"cc", b"dd"] * 2
     assert [np.asarray(r).item() for r in fixed.skip(5)] == records[5:]
-    with pytest.raises(tf.errors.InvalidArgumentError, match="whole number"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not a multiple"):
         list(tf.data.FixedLengthRecordDataset(str(tmp_path / "fixed"), 5))
 
 
@@ -97,7 +97,7 @@ def test_a_zlib_file_that_ends_early_is_damaged_and_joined_ones_are_one(tmp_path
     whole = path.read_bytes()
     for end in (1, len(whole) - 1):
         path.write_bytes(whole[:end])
-        with pytest.raises(tf.errors.DataLossError, match="ends before its compressed data"):
+        with pytest.raises(tf.errors.DataLossError, match="compressed data is truncated"):
             list(tf.io.tf_record_iterator(str(path), "ZLIB"))
     path.write_bytes(whole * 2)
     assert list(tf.io.tf_record_iterator(str(path), "ZLIB")) == [b"one", b"two"] * 2

@@ -47,7 +47,7 @@ class InStepSessionCreator:
         self._folder, self._is_chief = model_dir, is_chief
         with strategy.scope():
             taken = [
-                v.assign(strategy._first_across(v.value()), read_value=False)
+                v.assign(strategy._broadcast_first(v.value()), read_value=False)
                 for v in global_variables()
                 if not getattr(v, "_on_read", False)
             ]

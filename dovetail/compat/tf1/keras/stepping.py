@@ -195,7 +195,7 @@ class Stepper:
             return value
         with self._graph.as_default():
             with self._scope():
-                found = self._strategy._first_across(convert(value))
+                found = self._strategy._broadcast_first(convert(value))
             return session_of(self._strategy).run(found)
 
     def _take_first(self, variables: Sequence[Any]) -> None:
@@ -207,7 +207,7 @@ class Stepper:
             with self._scope():
                 taken = [
                     v.assign(
-                        self._strategy._first_across(v.value() if has else zeros(v.shape, v.dtype.base)),
+                        self._strategy._broadcast_first(v.value() if has else zeros(v.shape, v.dtype.base)),
                         read_value=False,
                     )
                     for v in variables

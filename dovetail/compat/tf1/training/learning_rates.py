@@ -18,7 +18,7 @@ from ....graph.ops.math.compare import equal, greater, where_v2
 from ....graph.ops.math.elementwise import ceil, cos, exp, floor, log
 from ....graph.ops.math.reduce import reduce_sum
 from ....graph.ops.random.random import random_normal
-from ....train.optimizers.learning_rate_decay import like, part_of, schedule
+from ....train.optimizers.learning_rate_decay import as_rate_type, decay_progress, schedule_scope
 
 
 def natural_exp_decay(
@@ -30,8 +30,8 @@ def natural_exp_decay(
     name: str | None = None,
 ) -> Tensor:
     """`learning_rate * exp(-decay_rate * global_step / decay_steps)`; arguments as in `exponential_decay`."""
-    with schedule(learning_rate, global_step, name, "NaturalExpDecay") as (rate, step):
-        return rate * exp(-like(rate, decay_rate) * part_of(step, decay_steps, staircase))
+    with schedule_scope(learning_rate, global_step, name, "NaturalExpDecay") as (rate, step):
+        return rate * exp(-as_rate_type(rate, decay_rate) * decay_progress(step, decay_steps, staircase))
 
 
 def inverse_time_decay(
@@ -43,8 +43,8 @@ def inverse_time_decay(
     name: str | None = None,
 ) -> Tensor:
     """`learning_rate / (1 + decay_rate * global_step / decay_steps)`; arguments as in `exponential_decay`."""
-    with schedule(learning_rate, global_step, name, "InverseTimeDecay") as (rate, step):
-        result: Tensor = rate / (like(rate, decay_rate) * part_of(step, decay_steps, staircase) + 1.0)
+    with schedule_scope(learning_rate, global_step, name, "InverseTimeDecay") as (rate, step):
+        result: Tensor = rate / (as_rate_type(rate, decay_rate) * decay_progress(step, decay_steps, staircase) + 1.0)
         return result
 
 
@@ -62,14 +62,14 @@ def polynomial_decay(
     After `decay_steps` steps the rate is constant. With `cycle`, `decay_steps` is instead multiplied by the smallest integer that makes it
     at least `global_step`. Other arguments as in `exponential_decay`.
     """
-    with schedule(learning_rate, global_step, name, "PolynomialDecay") as (rate, step):
-        steps = like(rate, decay_steps)
-        end = like(rate, end_learning_rate)
+    with schedule_scope(learning_rate, global_step, name, "PolynomialDecay") as (rate, step):
+        steps = as_rate_type(rate, decay_steps)
+        end = as_rate_type(rate, end_learning_rate)
         if cycle:
             steps = steps * where_v2(equal(step, 0.0), 1.0, ceil(step / steps))
         else:
             step = minimum(step, steps)
-        exponent = like(rate, power)
+        exponent = as_rate_type(rate, power)
         result: Tensor = (rate - end) * power_of(1.0 - step / steps, exponent) + end
         return result
 
@@ -111,16 +111,16 @@ def cosine_decay_restarts(
     name: str | None = None,
 ) -> Tensor:
     """`cosine_decay` with restarts: each period has `t_mul` times the steps and `m_mul` times the initial rate of the previous one."""
-    with schedule(learning_rate, global_step, name, "SGDRDecay") as (rate, step):
-        done = step / like(rate, first_decay_steps)
+    with schedule_scope(learning_rate, global_step, name, "SGDRDecay") as (rate, step):
+        done = step / as_rate_type(rate, first_decay_steps)
         if t_mul == 1.0:
             restart = floor(done)
             part = done - restart
         else:
             restart = floor(log(1.0 - done * (1.0 - t_mul)) / math.log(t_mul))
-            before = (1.0 - power_of(like(rate, t_mul), restart)) / (1.0 - t_mul)
-            part = (done - before) / power_of(like(rate, t_mul), restart)
-        high = power_of(like(rate, m_mul), restart)
+            before = (1.0 - power_of(as_rate_type(rate, t_mul), restart)) / (1.0 - t_mul)
+            part = (done - before) / power_of(as_rate_type(rate, t_mul), restart)
+        high = power_of(as_rate_type(rate, m_mul), restart)
         wave = 0.5 * high * (1.0 + cos(math.pi * part))
         return rate * ((1.0 - alpha) * wave + alpha)
 
@@ -167,8 +167,8 @@ def _linear_cosine(
     noise: tuple[float, float] | None,
     name: str | None,
 ) -> Tensor:
-    with schedule(learning_rate, global_step, name, "LinearCosineDecay") as (rate, step):
-        steps = like(rate, decay_steps)
+    with schedule_scope(learning_rate, global_step, name, "LinearCosineDecay") as (rate, step):
+        steps = as_rate_type(rate, decay_steps)
         step = minimum(step, steps)
         line = (steps - step) / steps
         if noise is not None:

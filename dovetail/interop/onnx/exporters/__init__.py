@@ -1,4 +1,4 @@
-"""The exporters, by families of ops. Loading this package registers all of them; only `saving` imports it.
+"""The exporters, by family of ops. Importing this package registers all of them. Only `saving` imports it.
 
 `elementwise`, `reductions`, `layers`, `layout` (shapes and transposes), `indexing` (slices and gathers).
 """

@@ -10,7 +10,7 @@ from ..messages import element_number
 from ..registry import UnsupportedError
 from ..writing import Names, Writer, exports, exports_as, exports_composed
 
-# Whose importers do more than call a function of the graph: see also `correspondences`.
+# The importers of these ops do more than call a function of the graph, so they are not in `correspondences`.
 exports_as(
     AddN="Sum", Elu="Elu", EnsureShape="Identity", IsInf="IsInf", Maximum="Max", Minimum="Min", PlaceholderWithDefault="Identity",
     Pow="Pow", PreventGradient="Identity", RealDiv="Div", Rint="Round", Selu="Selu", StopGradient="Identity",
@@ -30,7 +30,7 @@ exports_composed(
     IsFinite=lambda w, node, x: w.emit("Not", w.emit("Or", w.emit("IsInf", x), w.emit("IsNaN", x))),
     LeakyRelu=lambda w, node, x: w.emit("LeakyRelu", x, alpha=float(node.attrs["alpha"])),
     NotEqual=lambda w, node, x, y: w.emit("Not", w.emit("Equal", x, y)),
-    Relu6=lambda w, node, x: w.emit("Clip", x, w.like(0, node.inputs[0]), w.like(6, node.inputs[0])),
+    Relu6=lambda w, node, x: w.emit("Clip", x, w.constant_like(0, node.inputs[0]), w.constant_like(6, node.inputs[0])),
     Rsqrt=lambda w, node, x: w.emit("Reciprocal", w.emit("Sqrt", x)),
     Silu=lambda w, node, x: w.emit("Mul", x, w.emit("Sigmoid", x)),
     Square=lambda w, node, x: _squared(w, x),
@@ -43,28 +43,29 @@ exports_composed(
 @exports("DivNoNan", "MulNoNan")
 def no_nan(w: Writer, node: Node) -> Names:
     """Exports a quotient or product that is 0 where the second operand is 0."""
-    x, y, zero = w.input(node, 0), w.input(node, 1), w.like(0, node.inputs[1])
+    x, y, zero = w.input(node, 0), w.input(node, 1), w.constant_like(0, node.inputs[1])
     return w.emit("Where", w.emit("Equal", y, zero), zero, w.emit("Div" if node.type == "DivNoNan" else "Mul", x, y))
 
 
 @exports("Expm1")
 def expm1(w: Writer, node: Node) -> Names:
-    """Exports exp(x) - 1 as tanh(x / 2) * (exp(x) + 1), which is exact near 0, too."""
-    x, one, two = w.input(node, 0), w.like(1, node.inputs[0]), w.like(2, node.inputs[0])
+    """Exports exp(x) - 1 as tanh(x / 2) * (exp(x) + 1), which is also accurate near 0."""
+    x, one, two = w.input(node, 0), w.constant_like(1, node.inputs[0]), w.constant_like(2, node.inputs[0])
     return w.emit("Mul", w.emit("Tanh", w.emit("Div", x, two)), w.emit("Add", w.emit("Exp", x), one))
 
 
 @exports("Log1p")
 def log1p(w: Writer, node: Node) -> Names:
-    """Exports log(1 + x). What the sum 1 + x loses of a small x is added, divided by the logarithm's slope."""
-    x, one = w.input(node, 0), w.like(1, node.inputs[0])
-    near = w.emit("Clip", x, w.like(-0.5, node.inputs[0]), one)  # elsewhere the loss does not matter
+    """Exports log(1 + x). The rounding error of 1 + x, divided by 1 + x, is added to the result."""
+    x, one = w.input(node, 0), w.constant_like(1, node.inputs[0])
+    near = w.emit("Clip", x, w.constant_like(-0.5, node.inputs[0]), one)  # elsewhere the error is negligible
     total = w.emit("Add", near, one)
     lost = w.emit("Sub", near, w.emit("Sub", total, one))
     return w.emit("Add", w.emit("Log", w.emit("Add", x, one)), w.emit("Div", lost, total))
 
 
-# Of log(erfc(z) / t) + z**2 in 2 t - 1, where t = 2 / (2 + z), for z >= 0; fitted to 1e-14.
+# The coefficients of a polynomial in 2 t - 1 that approximates log(erfc(z) / t) + z**2 for z >= 0, where t = 2 / (2 + z). The error is
+# at most 1e-14.
 _LOG_ERFC = (
     -9.335083343869622e-11, -1.1890666584530652e-07, 1.6470847155777743e-07, 8.586632274339324e-07,
     -1.7247353429744613e-06, -2.361170386961034e-06, 8.96871071815099e-06, -3.9612457573205765e-07,
@@ -77,7 +78,7 @@ _LOG_ERFC = (
 
 @exports("Erfc")
 def erfc(w: Writer, node: Node) -> Names:
-    """Exports 1 - erf(x), accurate also where that is small. It is computed in float64, since the square of x is an exponent."""
+    """Exports 1 - erf(x), with a small relative error also for large x. It is computed in float64, because x**2 is an exponent."""
     dtype = node.inputs[0].dtype.base
     x = w.input(node, 0) if dtype is float64 else w.cast(w.input(node, 0), float64)
     zero, one, two = (w.array(np.float64(n)) for n in (0, 1, 2))
@@ -94,14 +95,14 @@ def erfc(w: Writer, node: Node) -> Names:
 
 @exports("TruncateDiv")
 def truncate_div(w: Writer, node: Node) -> Names:
-    """Exports a division that rounds toward zero, as ONNX's `Div` does of integers."""
+    """Exports a division that rounds toward zero, as ONNX's `Div` does with integers."""
     made = w.emit("Div", w.input(node, 0), w.input(node, 1))
     return made if node.inputs[0].dtype.base.is_integer else _truncated(w, made)
 
 
 @exports("FloorDiv")
 def floor_div(w: Writer, node: Node) -> Names:
-    """Exports a division that rounds down. ONNX divides integers toward zero: one too large where the two remainders differ."""
+    """Exports a division that rounds down. ONNX divides integers toward zero, which is too large by 1 if the two remainders differ."""
     x, y = w.input(node, 0), w.input(node, 1)
     made, dtype = w.emit("Div", x, y), node.inputs[0].dtype.base
     if not dtype.is_integer:
@@ -112,18 +113,18 @@ def floor_div(w: Writer, node: Node) -> Names:
 
 @exports("FloorMod")
 def floor_mod(w: Writer, node: Node) -> Names:
-    """Exports a remainder that has the divisor's sign. ONNX's `Mod` of floats has the dividend's."""
+    """Exports a remainder that has the divisor's sign. ONNX's `Mod` of floats has the dividend's sign."""
     x, y = w.input(node, 0), w.input(node, 1)
     if node.inputs[0].dtype.base.is_integer:
         return w.emit("Mod", x, y)
-    made, zero = w.emit("Mod", x, y, fmod=1), w.like(0, node.inputs[0])
+    made, zero = w.emit("Mod", x, y, fmod=1), w.constant_like(0, node.inputs[0])
     wrong = w.emit("Less", w.emit("Mul", w.emit("Sign", made), w.emit("Sign", y)), zero)
     return w.emit("Where", wrong, w.emit("Add", made, y), made)
 
 
 @exports("Select")
 def select(w: Writer, node: Node) -> Names:
-    """Exports `Select`, whose condition may have rank 1 and then selects rows."""
+    """Exports `Select`. A condition of rank 1 selects rows."""
     condition, x, y = node.inputs
     name = w.name(condition)
     if condition.dims is None or x.dims is None:
@@ -144,7 +145,7 @@ def cast(w: Writer, node: Node) -> Names:
 
 @exports("BiasAdd")
 def bias_add(w: Writer, node: Node) -> Names:
-    """Adds one number per channel: along the last axis, or along the second one with NCHW."""
+    """Exports the addition of one number per channel. Channels are the last axis, or the second one with NCHW."""
     x, bias = node.inputs
     rank = w.rank(x)
     if node.attrs["data_format"] == "NCHW" and rank > 2:

@@ -13,14 +13,14 @@ _FAR = int(np.iinfo(np.int64).max)
 exports_by(
     GatherNd=lambda w, node: w.emit("GatherND", w.input(node, 0), w.sizes(node.inputs[1])),
     ResourceGather=lambda w, node: w.emit("Gather", w.input(node, 0), w.input(node, 1), axis=0),
-    Where=lambda w, node: w.turned(w.emit("NonZero", w.input(node, 0)), [1, 0]),
+    Where=lambda w, node: w.transpose_name(w.emit("NonZero", w.input(node, 0)), [1, 0]),
 )
 
 
 @exports("Slice")
 def slice_(w: Writer, node: Node) -> Names:
     """Exports a slice of `size` elements from `begin`; a size of -1 means all remaining elements."""
-    begin, size = node.inputs[1], w.known(node.inputs[2], "the size")
+    begin, size = node.inputs[1], w.static(node.inputs[2], "the size")
     axes = w.int64s(range(size.size))
     first = w.value(begin)
     if first is not None:
@@ -33,9 +33,9 @@ def slice_(w: Writer, node: Node) -> Names:
 
 @exports("StridedSlice")
 def strided_slice(w: Writer, node: Node) -> Names:
-    """Exports NumPy's indexing: slices first, then removed and added axes."""
+    """Exports NumPy's indexing: slices, followed by the removal and insertion of axes."""
     x, begin, end, strides = node.inputs
-    steps = w.known(strides, "the strides")
+    steps = w.static(strides, "the strides")
     mask = {n: int(node.attrs[f"{n}_mask"]) for n in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")}
     rank, own = w.rank(x), [i for i in range(len(steps)) if not (mask["new_axis"] | mask["ellipsis"]) >> i & 1]
     cut: list[tuple[int, int]] = []  # (entry of the index, axis of x)
@@ -113,13 +113,13 @@ def _behind(place: int) -> int:
 def gather(w: Writer, node: Node) -> Names:
     if node.attrs["batch_dims"]:
         raise UnsupportedError("batch_dims")
-    (axis,) = w.numbers(node, 2, "the axis")
+    (axis,) = w.ints(node, 2, "the axis")
     return w.emit("Gather", w.input(node, 0), w.input(node, 1), axis=axis)
 
 
 @exports("OneHot")
 def one_hot(w: Writer, node: Node) -> Names:
-    """Exports one-hot encoding. An out-of-range index gives only `off`, whereas the standard counts a negative index from the end."""
+    """Exports one-hot encoding. An out-of-range index gives only `off`. In ONNX, a negative index would count from the end."""
     places, depth, on, off = node.inputs
     many = w.sizes(depth)
     at = w.sizes(places)
@@ -147,5 +147,5 @@ def scatter(w: Writer, node: Node) -> Names:
 def scatter_nd(w: Writer, node: Node) -> Names:
     """Exports a sum of elements or slices into zeros."""
     places, updates, sizes = node.inputs
-    zeros = w.emit("Expand", w.like(0, updates), w.sizes(sizes))
+    zeros = w.emit("Expand", w.constant_like(0, updates), w.sizes(sizes))
     return w.emit("ScatterND", zeros, w.sizes(places), w.name(updates), reduction="add")

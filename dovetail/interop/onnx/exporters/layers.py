@@ -1,6 +1,6 @@
-"""Convolutions, pooling, normalisation.
+"""Convolutions, pooling, normalization.
 
-The standard has channels first. Pictures with channels last are transposed before and after; a filter whose value is
+In the standard, channels are the second axis. Images with channels last are transposed before and after an op. A filter whose value is
 known is transposed when the model is written.
 """
 
@@ -14,21 +14,22 @@ from ....graph.ops.nn.conv_geometry import Window, height_and_width, window_of
 from ..registry import UnsupportedError
 from ..writing import Names, Writer, exports
 
-_FIRST, _LAST = [0, 3, 1, 2], [0, 2, 3, 1]  # orders of axes: to channels first, and to channels last
+# The permutations of axes to channels first, and to channels last.
+_FIRST, _LAST = [0, 3, 1, 2], [0, 2, 3, 1]
 
 
 def _is_last(node: Node) -> bool:
     return bool(node.attrs["data_format"] == "NHWC")
 
 
-def _picture(w: Writer, node: Node, x: Tensor) -> str:
+def _channels_first(w: Writer, node: Node, x: Tensor) -> str:
     """Returns an image with its channels first."""
-    return w.moved(x, _FIRST) if _is_last(node) else w.name(x)
+    return w.transpose(x, _FIRST) if _is_last(node) else w.name(x)
 
 
 def _result(w: Writer, node: Node, made: str) -> str:
     """Returns a result in the layout of the graph's node."""
-    return w.turned(made, _LAST) if _is_last(node) else made
+    return w.transpose_name(made, _LAST) if _is_last(node) else made
 
 
 def _sizes(node: Node, dims: Any) -> list[int | None]:
@@ -37,10 +38,12 @@ def _sizes(node: Node, dims: Any) -> list[int | None]:
 
 
 def _pads(window: Window, sizes: list[int | None]) -> dict[str, Any]:
-    """Returns the standard's padding attribute: all begins, then all ends; its `auto_pad` name if sizes are unknown."""
+    """Returns the standard's padding attribute: the padding before each axis, then after each axis. For unknown sizes, `auto_pad`."""
     if window.padding == "SAME" and None in sizes:
         if window.dilations != (1, 1):
-            raise UnsupportedError("SAME with dilations of pictures whose size is known only when the graph runs")
+            raise UnsupportedError(
+                "SAME padding with dilations, for images whose size is known only when the graph runs"
+            )
         return {"auto_pad": "SAME_UPPER"}
     pairs = [window.pads(a, size or 0) for a, size in enumerate(sizes)]
     return {"pads": [p[i] for i in (0, 1) for p in pairs]}
@@ -62,7 +65,7 @@ def conv(w: Writer, node: Node) -> Names:
     x, filters = node.inputs
     window = _window(w, node, filters)
     how = {**_moves(window), **_pads(window, _sizes(node, x.dims))}
-    return _result(w, node, w.emit("Conv", _picture(w, node, x), w.moved(filters, [3, 2, 0, 1]), **how))
+    return _result(w, node, w.emit("Conv", _channels_first(w, node, x), w.transpose(filters, [3, 2, 0, 1]), **how))
 
 
 @exports("DepthwiseConv2dNative")
@@ -74,10 +77,10 @@ def depthwise(w: Writer, node: Node) -> Names:
     channels, many = filters.dims[2:]
     if channels is None or many is None:
         raise UnsupportedError("the number of channels is known only when the graph runs")
-    apart = w.moved(filters, [2, 3, 0, 1])
+    apart = w.transpose(filters, [2, 3, 0, 1])
     flat = w.emit("Reshape", apart, w.int64s([channels * many, 1, *window.taps]))
     how = {**_moves(window), **_pads(window, _sizes(node, x.dims)), "group": channels}
-    return _result(w, node, w.emit("Conv", _picture(w, node, x), flat, **how))
+    return _result(w, node, w.emit("Conv", _channels_first(w, node, x), flat, **how))
 
 
 @exports("Conv2DBackpropInput")
@@ -94,7 +97,9 @@ def conv_transpose(w: Writer, node: Node) -> Names:
         for a, (o, n) in enumerate(zip(old, new, strict=True))
     ]
     how = {**_moves(window), "pads": [p[i] for i in (0, 1) for p in pairs], "output_padding": more}
-    return _result(w, node, w.emit("ConvTranspose", _picture(w, node, x), w.moved(filters, [3, 2, 0, 1]), **how))
+    return _result(
+        w, node, w.emit("ConvTranspose", _channels_first(w, node, x), w.transpose(filters, [3, 2, 0, 1]), **how)
+    )
 
 
 @exports("MaxPool", "AvgPool")
@@ -104,7 +109,7 @@ def pool(w: Writer, node: Node) -> Names:
     window = window_of(node.attrs, height_and_width(node.attrs, "ksize"))
     op = "MaxPool" if node.type == "MaxPool" else "AveragePool"
     how = {"kernel_shape": list(window.taps), "strides": list(window.strides), **_pads(window, _sizes(node, x.dims))}
-    return _result(w, node, w.emit(op, _picture(w, node, x), **how))
+    return _result(w, node, w.emit(op, _channels_first(w, node, x), **how))
 
 
 @exports("FusedBatchNormV3")
@@ -114,7 +119,7 @@ def batch_norm(w: Writer, node: Node) -> Names:
         raise UnsupportedError("is_training=True; export the model that uses running statistics")
     x, scale, shift, mean, variance = node.inputs
     made = w.emit(
-        "BatchNormalization", _picture(w, node, x), *map(w.name, (scale, shift, mean, variance)),
+        "BatchNormalization", _channels_first(w, node, x), *map(w.name, (scale, shift, mean, variance)),
         epsilon=float(node.attrs["epsilon"]),
     )  # fmt: skip
     return [_result(w, node, made), w.name(mean), w.name(variance)]

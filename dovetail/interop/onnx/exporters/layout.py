@@ -12,13 +12,13 @@ from ..writing import Names, Writer, exports, exports_by
 
 exports_by(
     BroadcastTo=lambda w, node: w.emit("Expand", w.input(node, 0), w.sizes(node.inputs[1])),
-    ExpandDims=lambda w, node: w.emit("Unsqueeze", w.input(node, 0), w.int64s(w.numbers(node, 1, "the axis"))),
+    ExpandDims=lambda w, node: w.emit("Unsqueeze", w.input(node, 0), w.int64s(w.ints(node, 1, "the axis"))),
     Fill=lambda w, node: w.emit("Expand", w.input(node, 1), w.sizes(node.inputs[0])),
-    OnesLike=lambda w, node: w.emit("Expand", w.like(1, node.outputs[0]), w.emit("Shape", w.input(node, 0))),
+    OnesLike=lambda w, node: w.emit("Expand", w.constant_like(1, node.outputs[0]), w.emit("Shape", w.input(node, 0))),
     Range=lambda w, node: w.emit("Range", *(w.name(t) for t in node.inputs)),
     Rank=lambda w, node: w.array(np.int32(w.rank(node.inputs[0]))),
     Tile=lambda w, node: w.emit("Tile", w.input(node, 0), w.sizes(node.inputs[1])),
-    ZerosLike=lambda w, node: w.emit("Expand", w.like(0, node.outputs[0]), w.emit("Shape", w.input(node, 0))),
+    ZerosLike=lambda w, node: w.emit("Expand", w.constant_like(0, node.outputs[0]), w.emit("Shape", w.input(node, 0))),
 )
 
 
@@ -42,7 +42,7 @@ def _may_infer(sizes: Tensor) -> bool:
 @exports("Transpose")
 def transpose(w: Writer, node: Node) -> Names:
     """Exports a transpose. The order of the axes must be known."""
-    order = w.numbers(node, 1, "the order of the axes")
+    order = w.ints(node, 1, "the order of the axes")
     return w.emit("Transpose", w.input(node, 0), perm=order) if order else w.emit("Identity", w.input(node, 0))
 
 
@@ -54,7 +54,7 @@ def squeeze(w: Writer, node: Node) -> Names:
 
 @exports("ConcatV2")
 def concat(w: Writer, node: Node) -> Names:
-    (axis,) = w.numbers(node, len(node.inputs) - 1, "the axis")
+    (axis,) = w.ints(node, len(node.inputs) - 1, "the axis")
     return w.emit("Concat", *(w.name(t) for t in node.inputs[:-1]), axis=axis)
 
 
@@ -81,7 +81,7 @@ def unpack(w: Writer, node: Node) -> Names:
 @exports("Split", "SplitV")
 def split(w: Writer, node: Node) -> Names:
     x = node.inputs[1 if node.type == "Split" else 0]
-    (axis,) = w.numbers(node, 0 if node.type == "Split" else 2, "the axis")
+    (axis,) = w.ints(node, 0 if node.type == "Split" else 2, "the axis")
     count = len(node.outputs)
     if count == 1:
         return w.emit("Identity", w.name(x))
@@ -89,7 +89,7 @@ def split(w: Writer, node: Node) -> Names:
         return w.emit_many(count, "Split", w.name(x), axis=axis, num_outputs=count)
     sizes = [t.dims[axis] if t.dims is not None else None for t in node.outputs]
     if None in sizes:
-        sizes = [int(n) for n in w.known(node.inputs[1], "the parts' sizes")]
+        sizes = [int(n) for n in w.static(node.inputs[1], "the parts' sizes")]
         if -1 in sizes:
             raise UnsupportedError("the size of a part is known only when the graph runs")
     return w.emit_many(count, "Split", w.name(x), w.int64s(sizes), axis=axis)
@@ -98,7 +98,7 @@ def split(w: Writer, node: Node) -> Names:
 @exports("Pad", "PadV2", "MirrorPad")
 def pad(w: Writer, node: Node) -> Names:
     """Exports padding with a constant, or with a reflection that excludes the edge."""
-    around = w.known(node.inputs[1], "the padding")
+    around = w.static(node.inputs[1], "the padding")
     if not around.size:
         return w.emit("Identity", w.input(node, 0))  # ONNX Runtime does not pad scalars
     pads = w.int64s(around.T.ravel())
@@ -128,7 +128,7 @@ def size(w: Writer, node: Node) -> Names:
 @exports("ReverseV2")
 def reverse(w: Writer, node: Node) -> Names:
     """Exports a reversal as slices with a negative step."""
-    axes = w.numbers(node, 1, "the axes")
+    axes = w.ints(node, 1, "the axes")
     n = len(axes)
     if not n:
         return w.emit("Identity", w.input(node, 0))  # ONNX Runtime does not slice scalars
@@ -139,7 +139,7 @@ def reverse(w: Writer, node: Node) -> Names:
 @exports("MatrixBandPart")
 def band_part(w: Writer, node: Node) -> Names:
     """Exports one triangle, or the intersection of two."""
-    (below,), (above,) = w.numbers(node, 1, "the band"), w.numbers(node, 2, "the band")
+    (below,), (above,) = w.ints(node, 1, "the band"), w.ints(node, 2, "the band")
     made = w.input(node, 0)
     if above >= 0:
         made = w.emit("Trilu", made, w.array(np.int64(above)), upper=0)

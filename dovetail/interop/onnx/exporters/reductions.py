@@ -18,7 +18,7 @@ exports_by(
 @exports(*_REDUCTIONS)
 def reduction(w: Writer, node: Node) -> Names:
     """Exports a reduction over some axes. Over no axes it is the identity."""
-    axes = w.int64s(w.numbers(node, 1, "the axes"))
+    axes = w.int64s(w.ints(node, 1, "the axes"))
     return w.emit(
         _REDUCTIONS[node.type], w.input(node, 0), axes, keepdims=int(node.attrs["keep_dims"]), noop_with_empty_axes=1
     )
@@ -26,17 +26,17 @@ def reduction(w: Writer, node: Node) -> Names:
 
 @exports("All", "Any")
 def logic(w: Writer, node: Node) -> Names:
-    """Exports `all` as the minimum of 0 and 1, and `any` as their sum: the maximum over an empty axis would be -2^31, not 0."""
+    """Exports `all` as the minimum of 0 and 1, and `any` as their sum. The maximum over an empty axis would be -2^31, not 0."""
     numbers = w.cast(w.input(node, 0), int32)
     op = "ReduceMin" if node.type == "All" else "ReduceSum"
-    axes = w.int64s(w.numbers(node, 1, "the axes"))
+    axes = w.int64s(w.ints(node, 1, "the axes"))
     return w.cast(w.emit(op, numbers, axes, keepdims=int(node.attrs["keep_dims"]), noop_with_empty_axes=1), bool_)
 
 
 @exports("ArgMax", "ArgMin")
 def arg_extreme(w: Writer, node: Node) -> Names:
     """Exports the index of the first maximum or minimum."""
-    (axis,) = w.numbers(node, 1, "the axis")
+    (axis,) = w.ints(node, 1, "the axis")
     found = w.emit(node.type, w.input(node, 0), axis=axis, keepdims=0)
     return found if node.outputs[0].dtype.base is int64 else w.cast(found, node.outputs[0].dtype.base)
 
@@ -59,7 +59,7 @@ def top_k(w: Writer, node: Node) -> Names:
 def matmul(w: Writer, node: Node) -> Names:
     """Exports a product of matrices, which may be transposed."""
     a, b = bool(node.attrs["transpose_a"]), bool(node.attrs["transpose_b"])
-    left, right = (w.moved(t, [1, 0]) if turn else w.name(t) for t, turn in zip(node.inputs, (a, b), strict=True))
+    left, right = (w.transpose(t, [1, 0]) if turn else w.name(t) for t, turn in zip(node.inputs, (a, b), strict=True))
     return w.emit("MatMul", left, right)
 
 
@@ -70,7 +70,7 @@ def batch_matmul(w: Writer, node: Node) -> Names:
     for t, attr in zip(node.inputs, ("adj_x", "adj_y"), strict=True):
         rank = w.rank(t)
         order = [*range(rank - 2), rank - 1, rank - 2]
-        turned.append(w.moved(t, order) if node.attrs[attr] else w.name(t))
+        turned.append(w.transpose(t, order) if node.attrs[attr] else w.name(t))
     return w.emit("MatMul", *turned)
 
 

@@ -1,4 +1,4 @@
-"""The importers, by families of ops. Loading this package registers all of them; only `loading` imports it.
+"""The importers, by family of ops. Importing this package registers all of them. Only `loading` imports it.
 
 `elementwise`, `reductions`, `normalizations`, `convolutions`, `recurrent`, `resize`, `quantization`; `layout` (shapes and transposes),
 `indexing` (slices and gathers), `control_flow`.

@@ -17,7 +17,7 @@ from ....graph.ops.array.shapes import reshape, shape, transpose
 from ....graph.ops.control.tensor_array import TensorArray
 from ....graph.ops.math.cast import cast
 from ....graph.ops.math.compare import logical_and
-from ..registry import Body, Call, UnsupportedError, imports, positive
+from ..registry import Body, Call, UnsupportedError, imports, normalize_axis
 
 Types = list[tuple[DType, Dims]]
 
@@ -33,11 +33,15 @@ def if_(call: Call, condition: Tensor) -> list[Tensor]:
     return list(made)
 
 
-def _steady(body: Body, before: Types, carried: Types, skip: int, after: Types) -> tuple[Types, Types]:
-    """What holds of the carried values in all iterations, and what the body makes then.
+def _invariant_types(body: Body, before: Types, carried: Types, skip: int, after: Types) -> tuple[Types, Types]:
+    """Returns types and shapes of the carried values that hold in all iterations, and those of the body's outputs.
 
     Args:
-        before, after: what the body takes before and after the carried values. skip: outputs before them.
+        body: the body of the loop.
+        before: types and shapes of the body's inputs before the carried values.
+        carried: types and shapes of the carried values before the loop.
+        skip: number of outputs before the carried values.
+        after: types and shapes of the body's inputs after the carried values.
     """
     while True:
         made = body.result_types([*before, *carried, *after])
@@ -49,11 +53,11 @@ def _steady(body: Body, before: Types, carried: Types, skip: int, after: Types) 
 
 @imports("Loop")
 def loop(call: Call, trips: Tensor | None, going: Tensor | None, *first: Tensor) -> list[Tensor]:
-    """Imports a loop that runs up to the trip count while the condition holds. The scan outputs of the iterations are stacked."""
+    """Imports a loop that runs while the condition holds, at most the trip count. The scan outputs of the iterations are stacked."""
     body: Body = call.attr("body")
     count = len(first)
     head: Types = [(int64, ()), (bool_, ())]
-    carried, made = _steady(body, head, [(t.dtype.base, t.dims) for t in first], 1, [])
+    carried, made = _invariant_types(body, head, [(t.dtype.base, t.dims) for t in first], 1, [])
     lists = [TensorArray(t, 0, dynamic_size=True, element_shape=TensorShape(d)) for t, d in made[1 + count :]]
     limit = None if trips is None else reshape(trips, [])
     go = constant(True) if going is None else reshape(going, [])
@@ -86,13 +90,16 @@ def scan(call: Call, *inputs: Tensor) -> list[Tensor]:
     body: Body = call.attr("body")
     many = call.attr("num_scan_inputs")
     first, xs = inputs[: len(inputs) - many], inputs[len(inputs) - many :]
-    axes = [positive(a, len(call.dims(x))) for a, x in zip(call.attr("scan_input_axes") or [0] * many, xs, strict=True)]
+    axes = [
+        normalize_axis(a, len(call.dims(x)))
+        for a, x in zip(call.attr("scan_input_axes") or [0] * many, xs, strict=True)
+    ]
     turned = call.attr("scan_input_directions") or [0] * many
     xs = tuple(reverse(x, [a]) if t else x for x, a, t in zip(xs, axes, turned, strict=True))
     slices: Types = [
         (x.dtype.base, tuple(n for i, n in enumerate(call.dims(x)) if i != a)) for x, a in zip(xs, axes, strict=True)
     ]
-    carried, made = _steady(body, [], [(t.dtype.base, t.dims) for t in first], 0, slices)
+    carried, made = _invariant_types(body, [], [(t.dtype.base, t.dims) for t in first], 0, slices)
     length = shape(xs[0])[axes[0]]
     lists = [TensorArray(t, length, element_shape=TensorShape(d)) for t, d in made[len(first) :]]
 
@@ -115,7 +122,7 @@ def scan(call: Call, *inputs: Tensor) -> list[Tensor]:
 def _moved(call: Call, x: Tensor, axis: int) -> Tensor:
     """Returns a tensor with its first axis moved to another position."""
     rank = len(call.dims(x))
-    axis = positive(axis, rank)
+    axis = normalize_axis(axis, rank)
     order = list(range(1, rank))
     order.insert(axis, 0)
     return transpose(x, order) if axis else x

@@ -18,18 +18,18 @@ from ..registry import Call, UnsupportedError, imports, imports_by
 
 
 def elu(x: Tensor, alpha: float) -> Tensor:
-    """Returns x where it is positive, else `alpha * (exp(x) - 1)`."""
+    """Returns x if it is positive, or else `alpha * (exp(x) - 1)`."""
     made: Tensor = nn.elu(x)
     return made if alpha == 1 else where_v2(math.greater(x, 0), x, math.multiply(made, alpha))
 
 
 def thresholded_relu(x: Tensor, alpha: float) -> Tensor:
-    """Returns x where it is more than `alpha`, else 0."""
+    """Returns x if it is greater than `alpha`, or else 0."""
     return where_v2(math.greater(x, alpha), x, zeros_like(x))
 
 
-def _continuous(x: Tensor, alpha: float) -> Tensor:
-    """Returns `max(0, x) + min(0, alpha * (exp(x / alpha) - 1))`. The standard's definition by other ops is of float32 alone."""
+def celu(x: Tensor, alpha: float) -> Tensor:
+    """Returns `max(0, x) + min(0, alpha * (exp(x / alpha) - 1))`. The standard's function is defined only for float32."""
     below = math.minimum(math.multiply(math.expm1(math.divide(x, alpha)), alpha), 0)
     return math.add(math.maximum(x, 0), below)
 
@@ -40,11 +40,11 @@ def hard_sigmoid(x: Tensor, alpha: float, beta: float) -> Tensor:
 
 
 imports_by(
-    Celu=lambda call, x: _continuous(x, call.attr("alpha", 1.0)),
-    CastLike=lambda call, x, like: _converted(call, x, like.dtype.base),
-    Cast=lambda call, x: _converted(call, x, element_type(call.attr("to"))),
+    Celu=lambda call, x: celu(x, call.attr("alpha", 1.0)),
+    CastLike=lambda call, x, like: _cast(call, x, like.dtype.base),
+    Cast=lambda call, x: _cast(call, x, element_type(call.attr("to"))),
     Elu=lambda call, x: elu(x, call.attr("alpha", 1.0)),
-    Gelu=lambda call, x: nn.gelu(x, call.only("approximate", "none", "tanh") == "tanh"),
+    Gelu=lambda call, x: nn.gelu(x, call.choice("approximate", "none", "tanh") == "tanh"),
     HardSigmoid=lambda call, x: hard_sigmoid(x, call.attr("alpha", 0.2), call.attr("beta", 0.5)),
     HardSwish=lambda call, x: math.multiply(x, hard_sigmoid(x, 1 / 6, 0.5)),
     LeakyRelu=lambda call, x: nn.leaky_relu(x, call.attr("alpha", 0.01)),
@@ -63,13 +63,13 @@ def div(call: Call, x: Tensor, y: Tensor) -> Tensor:
 
 @imports("Mod")
 def mod(call: Call, x: Tensor, y: Tensor) -> Tensor:
-    """Imports a remainder that has the divisor's sign, or with `fmod` the dividend's."""
+    """Imports a remainder that has the divisor's sign or, with `fmod`, the dividend's sign."""
     return truncatemod(x, y) if call.attr("fmod", 0) else math.floormod(x, y)
 
 
 @imports("Pow")
 def pow_(call: Call, x: Tensor, y: Tensor) -> Tensor:
-    """Imports a power, whose result has the base's type."""
+    """Imports a power. The result has the base's type."""
     base = x.dtype.base
     if y.dtype.base is base:
         return math.pow(x, y)
@@ -81,11 +81,11 @@ def pow_(call: Call, x: Tensor, y: Tensor) -> Tensor:
 
 @imports("BitShift")
 def bit_shift(call: Call, x: Tensor, y: Tensor) -> Tensor:
-    return left_shift(x, y) if call.only("direction", "LEFT", "RIGHT") == "LEFT" else right_shift(x, y)
+    return left_shift(x, y) if call.choice("direction", "LEFT", "RIGHT") == "LEFT" else right_shift(x, y)
 
 
 @imports("Max", "Min", "Sum", "Mean")
-def of_many(call: Call, *xs: Tensor) -> Tensor:
+def variadic(call: Call, *xs: Tensor) -> Tensor:
     """Imports an element-wise reduction over all inputs."""
     function: Any = {"Max": math.maximum, "Min": math.minimum}.get(call.op, math.add)
     result: Tensor = reduce(function, xs) if len(xs) > 1 else identity(xs[0])
@@ -94,7 +94,7 @@ def of_many(call: Call, *xs: Tensor) -> Tensor:
 
 @imports("Clip")
 def clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
-    """Imports clipping. Limits are inputs, or attributes in older models; each may be missing."""
+    """Imports clipping. The limits are inputs, or attributes in older models. Each of them is optional."""
     least, most = (low if low is not None else call.attr("min")), (high if high is not None else call.attr("max"))
     if least is not None:
         x = math.maximum(x, least)
@@ -119,8 +119,8 @@ def is_inf_(call: Call, x: Tensor) -> Tensor:
     return math.logical_and(math.is_inf(x), math.greater(x, 0) if above else math.less(x, 0))
 
 
-def _converted(call: Call, x: Tensor, to: DType) -> Tensor:
-    """Builds a cast between numbers. A cast to float8 is rejected: it would saturate, and the graph's cast does not."""
+def _cast(call: Call, x: Tensor, to: DType) -> Tensor:
+    """Builds a cast between numbers. Casts to float8 are not supported, because ONNX's saturates and the graph's does not."""
     source = x.dtype.base
     if to is source:
         same: Tensor = identity(x)
@@ -136,13 +136,13 @@ def _converted(call: Call, x: Tensor, to: DType) -> Tensor:
 def dropout_(
     call: Call, x: Tensor, ratio: Tensor | None = None, training: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Imports dropout as the identity: an imported model runs inference."""
-    learns = call.known(training, "training_mode")
+    """Imports dropout as the identity, because an imported model runs inference."""
+    learns = call.static(training, "training_mode")
     if learns is not None and bool(learns) and not _is_zero(call, ratio):
-        raise UnsupportedError("training_mode=True; use dt.nn.dropout")
+        raise UnsupportedError("training_mode=True is not supported. Use dt.nn.dropout")
     return identity(x), ones_like(x, bool_)
 
 
 def _is_zero(call: Call, ratio: Tensor | None) -> bool:
-    value = call.known(ratio, "ratio")
+    value = call.static(ratio, "ratio")
     return value is not None and float(value) == 0.0

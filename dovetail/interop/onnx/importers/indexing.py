@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from ....graph.core.build import constant
 from ....graph.core.constant_value import static_value
 from ....graph.core.dtypes import bool_, int32, int64
 from ....graph.core.graph import Tensor
-from ....graph.ops.array.concat_stack import concat, stack
+from ....graph.ops.array.concat_stack import stack
 from ....graph.ops.array.gather import gather, gather_nd, one_hot
 from ....graph.ops.array.ranges import range as range_
 from ....graph.ops.array.scatter import (
@@ -24,10 +23,10 @@ from ....graph.ops.array.shapes import broadcast_to, expand_dims, reshape, shape
 from ....graph.ops.math.arithmetic import add
 from ....graph.ops.math.cast import cast
 from ....graph.ops.math.compare import less, where, where_v2
-from ..registry import Call, UnsupportedError, imports, positive
+from ..registry import Call, UnsupportedError, imports, normalize_axis
 
 
-def from_front(x: Tensor, places: Tensor, axis: int) -> Tensor:
+def nonnegative_indices(x: Tensor, places: Tensor, axis: int) -> Tensor:
     """Converts negative indices along an axis to indices from the front."""
     known = static_value(places)
     if known is not None and (known >= 0).all():
@@ -46,22 +45,23 @@ def slice_(
 ) -> Tensor:  # fmt: skip
     """Imports slices along some axes. The limits may be known only when the graph runs."""
     rank = len(call.dims(x))
-    along = call.numbers("axes", axes)
+    along = call.ints("axes", axes)
     count = starts.dims[0] if starts is not None and starts.dims else len(call.attr("starts", ()))
     if along is None:
         if count is None:
             raise UnsupportedError("the number of slices is known only when the graph runs")
         along = list(range(count))
-    strides = call.numbers("steps", steps) or [1] * len(along)
+    strides = call.ints("steps", steps) or [1] * len(along)
     key: list[Any] = [slice(None)] * rank
     for i, (axis, step) in enumerate(zip(along, strides, strict=True)):
         first, behind = _limit(call, "starts", starts, i), _limit(call, "ends", ends, i)
-        size = x.dims[positive(axis, rank)] if x.dims else None
-        key[positive(axis, rank)] = slice(_clamped(first, size), _end(behind, size, step), step)
+        size = x.dims[normalize_axis(axis, rank)] if x.dims else None
+        key[normalize_axis(axis, rank)] = slice(_clamped(first), _end(behind, size, step), step)
     return x[tuple(key)]
 
 
-_FAR = 2**31 - 1  # a slice's limits are int32; the standard writes the largest int64 for "to the end"
+# The limits of a slice are int32. In the standard, the largest int64 means "to the end".
+_FAR = 2**31 - 1
 
 
 def _limit(call: Call, name: str, tensor: Tensor | None, i: int) -> Any:
@@ -72,36 +72,32 @@ def _limit(call: Call, name: str, tensor: Tensor | None, i: int) -> Any:
     return int(value.ravel()[i]) if value is not None else tensor[i]
 
 
-def _clamped(limit: Any, size: int | None) -> Any:
-    if isinstance(limit, Tensor):
-        return limit
-    return max(-_FAR, min(_FAR, limit))
+def _clamped(limit: Any) -> Any:
+    return limit if isinstance(limit, Tensor) else max(-_FAR, min(_FAR, limit))
 
 
 def _end(limit: Any, size: int | None, step: int) -> Any:
-    """Returns the end of a slice. An end before the first element belongs to a slice with a negative step."""
-    if isinstance(limit, Tensor):
-        return limit
-    if step < 0 and (limit <= -_FAR or (size is not None and limit < -size)):
+    """Returns the end of a slice. With a negative step, an end before the first element becomes None."""
+    if not isinstance(limit, Tensor) and step < 0 and (limit <= -_FAR or (size is not None and limit < -size)):
         return None
-    return max(-_FAR, min(_FAR, limit))
+    return _clamped(limit)
 
 
 @imports("Gather")
 def gather_(call: Call, x: Tensor, places: Tensor) -> Tensor:
     """Imports a gather along an axis. Indices may be negative."""
-    axis = positive(call.attr("axis", 0), len(call.dims(x)))
-    return gather(x, from_front(x, places, axis), axis=axis)
+    axis = normalize_axis(call.attr("axis", 0), len(call.dims(x)))
+    return gather(x, nonnegative_indices(x, places, axis), axis=axis)
 
 
 @imports("GatherND")
 def gather_nd_(call: Call, x: Tensor, places: Tensor) -> Tensor:
     """Imports a gather of elements or slices by coordinates."""
     batch = call.attr("batch_dims", 0)
-    return gather_nd(x, _coordinates_from_front(call, x, places, batch), batch_dims=batch)
+    return gather_nd(x, _nonnegative_coordinates(call, x, places, batch), batch_dims=batch)
 
 
-def _coordinates_from_front(call: Call, x: Tensor, places: Tensor, batch: int = 0) -> Tensor:
+def _nonnegative_coordinates(call: Call, x: Tensor, places: Tensor, batch: int = 0) -> Tensor:
     known = static_value(places)
     if known is not None and (known >= 0).all():
         return places
@@ -112,11 +108,11 @@ def _coordinates_from_front(call: Call, x: Tensor, places: Tensor, batch: int = 
 
 
 def _elements(call: Call, x: Tensor, places: Tensor) -> Tensor:
-    """Returns the coordinates of the elements that indices along one axis select, one per index."""
+    """Returns the coordinates of the elements that indices along one axis select."""
     rank = len(call.dims(x))
-    axis = positive(call.attr("axis", 0), rank)
+    axis = normalize_axis(call.attr("axis", 0), rank)
     sizes = shape(places)
-    own = from_front(x, places, axis)
+    own = nonnegative_indices(x, places, axis)
     grid: list[Tensor] = []
     for i in range(rank):
         if i == axis:
@@ -129,7 +125,7 @@ def _elements(call: Call, x: Tensor, places: Tensor) -> Tensor:
 
 @imports("GatherElements")
 def gather_elements(call: Call, x: Tensor, places: Tensor) -> Tensor:
-    """Gathers one element for each index."""
+    """Imports a gather of one element per index."""
     made = gather_nd(x, _elements(call, x, places))
     made.set_shape(places.dims)
     return made
@@ -144,25 +140,25 @@ _SCATTERS: dict[str, Any] = {
 
 
 def _scatter(call: Call, x: Tensor, places: Tensor, updates: Tensor) -> Tensor:
-    made: Tensor = _SCATTERS[call.only("reduction", *_SCATTERS)](x, places, updates)
+    made: Tensor = _SCATTERS[call.choice("reduction", *_SCATTERS)](x, places, updates)
     return made
 
 
 @imports("Scatter", "ScatterElements")
 def scatter_elements(call: Call, x: Tensor, places: Tensor, updates: Tensor) -> Tensor:
-    """Updates one element for each index."""
+    """Imports an update of one element per index."""
     return _scatter(call, x, _elements(call, x, places), updates)
 
 
 @imports("ScatterND")
 def scatter_nd(call: Call, x: Tensor, places: Tensor, updates: Tensor) -> Tensor:
     """Imports an update of elements or slices at given coordinates."""
-    return _scatter(call, x, _coordinates_from_front(call, x, places), updates)
+    return _scatter(call, x, _nonnegative_coordinates(call, x, places), updates)
 
 
 @imports("OneHot")
 def one_hot_(call: Call, places: Tensor, depth: Tensor, values: Tensor) -> Tensor:
-    """Imports one-hot encoding. `values` holds the `off` and the `on` value; negative indices count from the end."""
+    """Imports one-hot encoding. `values` holds the `off` and the `on` value. Negative indices count from the end."""
     many = cast(reshape(depth, []), int32)
     whole = cast(many, int64)
     at = cast(places, int64)
@@ -185,10 +181,7 @@ def compress(call: Call, x: Tensor, condition: Tensor) -> Tensor:
     axis = call.attr("axis")
     places = squeeze(where(condition), [1])
     return (
-        gather(reshape(x, [-1]), places) if axis is None else gather(x, places, axis=positive(axis, len(call.dims(x))))
+        gather(reshape(x, [-1]), places)
+        if axis is None
+        else gather(x, places, axis=normalize_axis(axis, len(call.dims(x))))
     )
-
-
-def along(values: Sequence[Tensor], axis: int) -> Tensor:
-    """Concatenates tensors; a single tensor is returned unchanged."""
-    return values[0] if len(values) == 1 else concat(list(values), axis)

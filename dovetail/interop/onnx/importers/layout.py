@@ -28,7 +28,7 @@ from ....graph.ops.math.compare import equal, greater, greater_equal, where_v2
 from ....graph.ops.math.reduce import reduce_prod
 from ....graph.ops.random.random import random_normal, random_uniform
 from ..messages import element_type
-from ..registry import Call, UnsupportedError, imports, imports_by, int64s, positive
+from ..registry import Call, UnsupportedError, imports, imports_by, int64s, normalize_axis
 
 imports_by(
     Concat=lambda call, *xs: concat(list(xs), call.attr("axis")),
@@ -44,7 +44,7 @@ imports_by(
 
 @imports("Range")
 def range__(call: Call, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
-    """Imports a range, which is empty where the steps lead away from the limit; the graph's own refuses them."""
+    """Imports a range. If the step leads away from the limit, the range is empty; the graph's own op would raise an error."""
     dtype = start.dtype.base
     first, end, step = (cast(reshape(t, []), int32 if dtype is int16 else dtype) for t in (start, limit, delta))
     made: Tensor = cast(
@@ -55,7 +55,7 @@ def range__(call: Call, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
 
 @imports("Reshape")
 def reshape_(call: Call, x: Tensor, sizes: Tensor) -> Tensor:
-    """Imports a reshape. A size of 0 copies the input's size, unless `allowzero` makes it literal; -1 is inferred."""
+    """Imports a reshape. A size of 0 copies the input's size, unless `allowzero` makes it literal. A size of -1 is inferred."""
     value = static_value(sizes)
     if call.attr("allowzero", 0) or (value is not None and (value != 0).all()):
         return reshape(x, sizes)
@@ -74,7 +74,7 @@ def reshape_(call: Call, x: Tensor, sizes: Tensor) -> Tensor:
 
 
 def flat(x: Tensor, axis: int) -> Tensor:
-    """Reshapes x to a matrix: the axes before `axis` are its rows, the others its columns."""
+    """Reshapes x to a matrix. The axes before `axis` become the rows, and the others the columns."""
     assert x.dims is not None
     before, after = x.dims[:axis], x.dims[axis:]
     if is_static(after) and math.prod(after):  # type: ignore[arg-type]
@@ -88,32 +88,32 @@ def flat(x: Tensor, axis: int) -> Tensor:
 @imports("Flatten")
 def flatten(call: Call, x: Tensor) -> Tensor:
     rank, axis = len(call.dims(x)), call.attr("axis", 1)
-    return flat(x, axis if axis == rank else positive(axis, rank))
+    return flat(x, axis if axis == rank else normalize_axis(axis, rank))
 
 
 @imports("Squeeze", static=(1,))
 def squeeze_(call: Call, x: Tensor, axes: Tensor | None = None) -> Tensor:
-    """Removes axes of size 1: the given ones, or all."""
-    along = call.numbers("axes", axes)
+    """Imports the removal of axes of size 1: the given ones, or all."""
+    along = call.ints("axes", axes)
     return identity(x) if along == [] else squeeze(x, along)
 
 
 @imports("Unsqueeze", static=(1,))
 def unsqueeze(call: Call, x: Tensor, axes: Tensor | None = None) -> Tensor:
-    """Inserts axes of size 1 at the given positions in the result."""
-    along = call.numbers("axes", axes) or []
+    """Imports the insertion of axes of size 1 at given positions in the result."""
+    along = call.ints("axes", axes) or []
     rank = len(along) + (len(call.dims(x)) if len(along) > 1 or min(along, default=0) < 0 else 0)
     if len(along) == 1:
         return expand_dims(x, along[0])
-    for axis in sorted(positive(a, rank) for a in along):
+    for axis in sorted(normalize_axis(a, rank) for a in along):
         x = expand_dims(x, axis)
     return x
 
 
 @imports("Split", static=(1,))
 def split_(call: Call, x: Tensor, sizes: Tensor | None = None) -> list[Tensor]:
-    """Splits into parts of given sizes, or into one part per output; then the last one may be smaller."""
-    parts = call.numbers("split", sizes)
+    """Imports a split into parts of given sizes, or into one part per output, of which the last one may be smaller."""
+    parts = call.ints("split", sizes)
     axis = call.attr("axis", 0)
     if parts is None:
         count, whole = len(call.wanted), call.dims(x)[axis]
@@ -126,7 +126,7 @@ def split_(call: Call, x: Tensor, sizes: Tensor | None = None) -> list[Tensor]:
 
 @imports("Expand")
 def expand(call: Call, x: Tensor, sizes: Tensor) -> Tensor:
-    """Broadcasts the input and a shape against each other."""
+    """Imports a broadcast of the input and a shape against each other."""
     wanted = static_value(sizes)
     if wanted is not None and x.dims is not None:
         rank = max(len(x.dims), len(wanted))
@@ -152,16 +152,16 @@ def pad_(
 ) -> Tensor:
     """Imports padding. A negative amount removes elements."""
     rank = len(call.dims(x))
-    given = call.numbers("pads", pads) or []
-    along = call.numbers("axes", axes)
-    where = list(range(rank)) if along is None else [positive(a, rank) for a in along]
+    given = call.ints("pads", pads) or []
+    along = call.ints("axes", axes)
+    where = list(range(rank)) if along is None else [normalize_axis(a, rank) for a in along]
     before, after = [0] * rank, [0] * rank
     for i, axis in enumerate(where):
         before[axis], after[axis] = given[i], given[i + len(where)]
     if any(n < 0 for n in (*before, *after)):
         x = x[tuple(slice(max(0, -b), -max(0, -a) or None) for b, a in zip(before, after, strict=True))]
         before, after = [max(0, n) for n in before], [max(0, n) for n in after]
-    mode = call.only("mode", "constant", "reflect", "edge", "wrap")
+    mode = call.choice("mode", "constant", "reflect", "edge", "wrap")
     around = np.array([before, after], np.int32).T
     if mode == "constant":
         fill: Any = reshape(value, []) if value is not None else call.attr("value", 0.0)
@@ -174,7 +174,7 @@ def pad_(
         size = call.dims(x)[axis]
         if size is None:
             raise UnsupportedError(f"padding by {mode} along axis {axis}, whose size is known only when the graph runs")
-        # NumPy's own names for the modes are the standard's.
+        # The standard and NumPy use the same names for the modes.
         places = np.pad(np.arange(size), (before[axis], after[axis]), mode=mode)
         x = gather(x, constant(places.astype(np.int32)), axis=axis)
     return x
@@ -182,9 +182,9 @@ def pad_(
 
 @imports("DepthToSpace")
 def depth_to_space(call: Call, x: Tensor) -> Tensor:
-    """Moves channels into pixels."""
+    """Imports a rearrangement of channels into blocks of pixels."""
     n, c, h, w = _sizes(call, x)
-    b, depth = call.attr("blocksize"), call.only("mode", "DCR", "CRD") == "DCR"
+    b, depth = call.attr("blocksize"), call.choice("mode", "DCR", "CRD") == "DCR"
     parts = [n, b, b, _over(c, b * b), h, w] if depth else [n, _over(c, b * b), b, b, h, w]
     apart = transpose(_shaped(x, parts), [0, 3, 4, 1, 5, 2] if depth else [0, 1, 4, 2, 5, 3])
     return _shaped(apart, [n, _over(c, b * b), h * b, w * b])
@@ -192,16 +192,16 @@ def depth_to_space(call: Call, x: Tensor) -> Tensor:
 
 @imports("SpaceToDepth")
 def space_to_depth(call: Call, x: Tensor) -> Tensor:
-    """Moves pixels into channels."""
+    """Imports a rearrangement of blocks of pixels into channels."""
     n, c, h, w = _sizes(call, x)
     b = call.attr("blocksize")
-    order = [0, 3, 5, 1, 2, 4] if call.only("mode", "DCR", "CRD") == "DCR" else [0, 1, 3, 5, 2, 4]
+    order = [0, 3, 5, 1, 2, 4] if call.choice("mode", "DCR", "CRD") == "DCR" else [0, 1, 3, 5, 2, 4]
     apart = transpose(_shaped(x, [n, c, _over(h, b), b, _over(w, b), b]), order)
     return _shaped(apart, [n, c * b * b, _over(h, b), _over(w, b)])
 
 
 def _sizes(call: Call, x: Tensor) -> list[Any]:
-    """Returns the sizes of x: numbers where they are known, else tensors."""
+    """Returns the sizes of x. Unknown sizes are tensors."""
     dims = call.dims(x)
     there = shape(x) if not is_static(dims) else None
     return [n if n is not None or there is None else there[i] for i, n in enumerate(dims)]
@@ -232,7 +232,7 @@ _VALUES = {"value_float": np.float32, "value_floats": np.float32, "value_int": n
 
 @imports("Constant")
 def constant_(call: Call) -> Tensor:
-    """Imports a constant: a tensor, a number, text, or a list of these."""
+    """Imports a constant: a tensor, a number, a string, or a list of these."""
     value = call.attr("value")
     for name, kind in _VALUES.items():
         if name in call.attrs:
@@ -242,7 +242,7 @@ def constant_(call: Call) -> Tensor:
             given = call.attr(name)
             return constant(given.encode() if isinstance(given, str) else [v.encode() for v in given])
     if value is None:
-        raise UnsupportedError("a constant that is no tensor")
+        raise UnsupportedError("a constant that is not a tensor")
     return constant(value)
 
 
@@ -266,7 +266,7 @@ def eye_like(call: Call, x: Tensor) -> Tensor:
     k = call.attr("k", 0)
     if rows is None or columns is None:
         if k:
-            raise UnsupportedError("a moved diagonal of a matrix of unknown size")
+            raise UnsupportedError("another diagonal than the main one, for a matrix of unknown size")
         sizes = shape(x)
         made: Tensor = cast(eye(sizes[0], sizes[1]), dtype)
         return made
@@ -275,7 +275,7 @@ def eye_like(call: Call, x: Tensor) -> Tensor:
 
 @imports("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 def random(call: Call, like: Tensor | None = None) -> Tensor:
-    """Imports random numbers. For one seed, each library draws other numbers."""
+    """Imports random numbers. Other libraries draw other numbers from the same seed."""
     seed = call.attr("seed")
     dims = shape(like) if like is not None else call.attr("shape")
     dtype = (

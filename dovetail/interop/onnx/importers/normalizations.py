@@ -15,7 +15,7 @@ from ....graph.ops.nn.normalization import (
     local_response_normalization,
     moments,
 )
-from ..registry import Call, UnsupportedError, imports, positive
+from ..registry import Call, UnsupportedError, imports, normalize_axis
 
 
 def _channels(v: Tensor, rank: int) -> Tensor:
@@ -30,7 +30,7 @@ def batch_norm(
     """Imports batch normalization with running statistics, or with those of the batch in `training_mode`."""
     rank, epsilon = len(call.dims(x)), call.attr("epsilon", 1e-5)
     learns = call.attr("training_mode", 0)
-    if call.opset < 14 and (call.wants(1) or call.wants(2)) and len(call.wanted) > 1:
+    if call.opset < 14 and (call.is_used(1) or call.is_used(2)) and len(call.wanted) > 1:
         raise UnsupportedError("training mode of an opset before 14")
     if learns:
         axes = [i for i in range(rank) if i != 1]
@@ -40,7 +40,7 @@ def batch_norm(
         y = batch_normalization(x, own[0], own[1], own[2], own[3], epsilon)
         return y, *(add(multiply(old, keep), multiply(new, 1 - keep)) for old, new in ((mean, m), (variance, v)))
     if rank == 4 and all(t.dtype.base is float32 for t in (x, scale, mean)):
-        # The node itself: `fused_batch_norm` raises small values of epsilon, as cuDNN does.
+        # The node is created directly, because `fused_batch_norm` raises small values of epsilon, as cuDNN does.
         how = {"epsilon": float(epsilon), "data_format": "NCHW", "is_training": False, "exponential_avg_factor": 1.0}
         return make("FusedBatchNormV3", (x, scale, shift, mean, variance), how).outputs[0]
     if rank < 2:
@@ -58,10 +58,10 @@ def batch_norm(
 def layer_normalization(
     call: Call, x: Tensor, scale: Tensor, shift: Tensor | None = None
 ) -> Tensor | tuple[Tensor, ...]:
-    """Normalizes each example by its own mean and variance, over the axes from `axis` on."""
+    """Imports a normalization of each example by its mean and variance over the axes from `axis` on."""
     rank, epsilon = len(call.dims(x)), call.attr("epsilon", 1e-5)
-    axes = list(range(positive(call.attr("axis", -1), rank), rank))
-    if not call.wants(1) and not call.wants(2):
+    axes = list(range(normalize_axis(call.attr("axis", -1), rank), rank))
+    if not call.is_used(1) and not call.is_used(2):
         return layer_norm(x, scale, shift, axes, epsilon)
     mean, variance = moments(x if x.dtype.base is float32 else cast(x, float32), axes, keepdims=True)
     inverse = rsqrt(add(variance, epsilon))
@@ -71,7 +71,7 @@ def layer_normalization(
 
 @imports("InstanceNormalization")
 def instance_norm(call: Call, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Normalizes each channel of each image by its own mean and variance."""
+    """Imports a normalization of each channel of each image by its mean and variance."""
     rank = len(call.dims(x))
     mean, variance = moments(x, list(range(2, rank)), keepdims=True)
     epsilon = call.attr("epsilon", 1e-5)
@@ -80,18 +80,18 @@ def instance_norm(call: Call, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor
 
 @imports("LpNormalization")
 def lp_normalization(call: Call, x: Tensor) -> Tensor:
-    """Divides by the norm along an axis; the result is 0 where the norm is 0."""
-    axis, p = call.attr("axis", -1), call.only("p", 2, 1)
+    """Imports a division by the norm along an axis. The result is 0 if the norm is 0."""
+    axis, p = call.attr("axis", -1), call.choice("p", 2, 1)
     norm = sqrt(reduce_sum(square(x), axis, True)) if p == 2 else reduce_sum(absolute(x), axis, True)
     return div_no_nan(x, norm)
 
 
 @imports("LRN")
 def lrn(call: Call, x: Tensor) -> Tensor:
-    """Normalizes over neighboring channels."""
+    """Imports a normalization over neighboring channels."""
     size = call.attr("size")
     if size % 2 == 0 or len(call.dims(x)) != 4:
-        raise UnsupportedError("an even size, or no picture of two axes")
+        raise UnsupportedError("an even size, or a tensor that is not an image with two spatial axes")
     alpha, beta, bias = call.attr("alpha", 1e-4), call.attr("beta", 0.75), call.attr("bias", 1.0)
     made = local_response_normalization(transpose(x, [0, 2, 3, 1]), size // 2, bias, alpha / size, beta)
     return transpose(made, [0, 3, 1, 2])

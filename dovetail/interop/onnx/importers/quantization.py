@@ -1,4 +1,7 @@
-"""Quantized ops: a tensor x stands for (x - zero point) * scale."""
+"""Quantized ops.
+
+A quantized tensor x represents the values (x - zero point) * scale.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,17 @@ from ....graph.ops.math.cast import cast
 from ....graph.ops.math.elementwise import round
 from ....graph.ops.math.reduce import reduce_max, reduce_min
 from ..messages import element_type
-from ..registry import Call, UnsupportedError, imports, positive
+from ..registry import Call, UnsupportedError, imports, normalize_axis
 from .convolutions import conv
 from .reductions import matmul_integer
 
 
 def _spread(call: Call, x: Tensor, scale: Tensor) -> Any:
-    """Reshapes a scale or a zero point to be broadcast against x: per tensor, per axis, or per block."""
+    """Returns a function that reshapes a scale or a zero point for broadcasting: per tensor, per axis, or per block."""
     rank, own = len(call.dims(x)), len(call.dims(scale, "the scale"))
     if own == 0 or call.dims(scale) == (1,):
         return lambda v: reshape(v, [])
-    axis, block = positive(call.attr("axis", 1), rank), call.attr("block_size", 0)
+    axis, block = normalize_axis(call.attr("axis", 1), rank), call.attr("block_size", 0)
     if not block:
         return lambda v: reshape(v, [-1 if i == axis else 1 for i in range(rank)])
     whole = call.dims(x)[axis]
@@ -38,7 +41,7 @@ def _spread(call: Call, x: Tensor, scale: Tensor) -> Any:
 def quantized(x: Tensor, scale: Tensor, zero: Tensor | None, dtype: DType) -> Tensor:
     """Rounds, and clips to the range of the type."""
     if not dtype.is_integer:
-        raise UnsupportedError(f"quantising to {dtype.name}")
+        raise UnsupportedError(f"quantization to {dtype.name}")
     values = round(divide(x, scale))
     wide = cast(values, float32)
     if zero is not None:
@@ -49,7 +52,7 @@ def quantized(x: Tensor, scale: Tensor, zero: Tensor | None, dtype: DType) -> Te
 
 @imports("QuantizeLinear")
 def quantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
-    """Quantizes to the zero point's type, or to `output_dtype`; to uint8 without either."""
+    """Imports a quantization to the zero point's type, to `output_dtype`, or else to uint8."""
     given = call.attr("output_dtype", 0)
     dtype = zero.dtype.base if zero is not None else element_type(given) if given else uint8
     spread = _spread(call, x, scale)
@@ -59,7 +62,7 @@ def quantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -
 
 @imports("DequantizeLinear")
 def dequantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
-    """Dequantizes to the scale's type."""
+    """Imports a dequantization to the scale's type."""
     spread = _spread(call, x, scale)
     if x.dtype.base.is_floating:
         values: Tensor = cast(x, scale.dtype.base)
@@ -72,7 +75,7 @@ def dequantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None)
 
 @imports("DynamicQuantizeLinear")
 def dynamic_quantize(call: Call, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Quantizes to uint8, with a scale and a zero point computed from the tensor."""
+    """Imports a quantization to uint8, with a scale and a zero point computed from the tensor."""
     least, most = minimum(reduce_min(x), 0.0), maximum(reduce_max(x), 0.0)
     scale = divide(subtract(most, least), 255.0)
     zero = round(minimum(maximum(divide(subtract(0.0, least), scale), 0.0), 255.0))
@@ -80,7 +83,7 @@ def dynamic_quantize(call: Call, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _around_zero(x: Tensor, zero: Tensor | None, axes: int = 0) -> Tensor:
-    """Subtracts the zero point, in float64, in which sums of small integers are exact."""
+    """Subtracts the zero point in float64, so that sums of small integers are exact."""
     wide: Tensor = cast(x, float64)
     if zero is None:
         return wide

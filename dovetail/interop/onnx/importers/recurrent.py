@@ -1,7 +1,7 @@
-"""Recurrent layers: LSTM, GRU, and the plain one.
+"""Recurrent layers: LSTM, GRU, and the plain RNN.
 
-The inputs of all steps are multiplied with their weights at once; the loop multiplies only the state. A short sequence of known
-length is written out step by step: what follows one another is then compiled together, which a loop's iterations are not.
+The inputs of all steps are multiplied by their weights in one product, and the loop multiplies only the state. A short sequence of known
+length is unrolled, because unrolled steps can be fused, and iterations of a loop cannot.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from ....graph.ops.nn.activations import leaky_relu, relu, softplus, softsign
 from ..registry import Call, UnsupportedError, imports
 from .elementwise import elu, hard_sigmoid, thresholded_relu
 
-WRITTEN_OUT = 32
-"""Most steps that are unrolled. A longer sequence becomes a loop, whose graph has the size of one step."""
+MAX_UNROLLED = 32
+"""The largest number of steps that is unrolled. A longer sequence becomes a loop, whose graph has the size of one step."""
 
 Function = Callable[[Tensor], Tensor]
 Step = Callable[[Tensor, Sequence[Tensor]], Sequence[Tensor]]
 
-# Name -> (function of x and of the parameters that it takes; their defaults: of alpha, then of beta)
+# Name -> (function of x and its parameters, the defaults of the parameters alpha and beta)
 _ACTIVATIONS: dict[str, tuple[Callable[..., Tensor], tuple[float, ...]]] = {
     "relu": (relu, ()),
     "tanh": (tanh, ()),
@@ -51,7 +51,7 @@ _ACTIVATIONS: dict[str, tuple[Callable[..., Tensor], tuple[float, ...]]] = {
 }
 
 
-def _with(function: Callable[..., Tensor], parameters: Sequence[float]) -> Function:
+def _with_parameters(function: Callable[..., Tensor], parameters: Sequence[float]) -> Function:
     return lambda x: function(x, *parameters)
 
 
@@ -65,26 +65,29 @@ def _activations(call: Call, defaults: Sequence[str], directions: int) -> list[l
             raise UnsupportedError(f"the activation {name}")
         function, defaults_of = _ACTIVATIONS[name.lower()]
         own = [left.pop(0) if left else default for left, default in zip(given, defaults_of, strict=False)]
-        found.append(_with(function, own))
+        found.append(_with_parameters(function, own))
     each = len(found) // directions
     return [found[i * each : (i + 1) * each] for i in range(directions)]
 
 
-def _layer(
+def _run_layer(
     call: Call,
     x: Tensor,
     lengths: Tensor | None,
     first: Sequence[Tensor | None],
     make: Callable[[int], tuple[Any, Step]],
 ) -> list[Tensor]:
-    """Run a cell over a sequence, in one direction or in both.
+    """Runs a cell over a sequence, in one or both directions.
 
     Args:
-        x: the sequence. lengths: of each example's own one, or None. first: the first states, of all directions.
-        make: (direction) -> (function from the inputs of all steps to what a step takes of them, one step).
+        call: the model's node.
+        x: the sequence.
+        lengths: the length of each example's sequence, or None.
+        first: the first states of all directions.
+        make: function of a direction that returns two functions: one prepares the inputs of all steps, and the other one is the step.
     """
     batch_first = bool(call.attr("layout", 0))
-    way = call.only("direction", "forward", "reverse", "bidirectional")
+    way = call.choice("direction", "forward", "reverse", "bidirectional")
     hidden = call.attr("hidden_size")
     x = transpose(x, [1, 0, 2]) if batch_first else x
     starts = [None if s is None else transpose(s, [1, 0, 2]) if batch_first else s for s in first]
@@ -94,7 +97,7 @@ def _layer(
         taken = prepared(_turned(x, lengths) if backwards else x)
         zero = zeros_like(taken[0, :, :1]) + constant([0.0] * hidden, x.dtype.base)
         states = [zero if s is None else s[d] for s in starts]
-        made, last = _steps(taken, lengths, states, step)
+        made, last = _run_steps(taken, lengths, states, step)
         outputs.append(_turned(made, lengths) if backwards else made)
         ends.append(last)
     y = stack(outputs, 1)
@@ -108,13 +111,13 @@ def _turned(x: Tensor, lengths: Tensor | None) -> Tensor:
     return reverse(x, [0]) if lengths is None else reverse_sequence(x, lengths, seq_axis=0, batch_axis=1)
 
 
-def _steps(
+def _run_steps(
     taken: Tensor, lengths: Tensor | None, states: Sequence[Tensor], step: Step
 ) -> tuple[Tensor, Sequence[Tensor]]:
-    """Runs all steps of one direction; returns the outputs and the last states."""
+    """Runs all steps of one direction. Returns the outputs and the last states."""
 
     def masked(i: Any, taken: Tensor, old: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
-        """Runs one step. Past an example's end it returns the old states, and zeros as output."""
+        """Runs one step. After the end of an example, the states do not change, and the output is 0."""
         new = list(step(taken, old))
         shown = new[0]
         if lengths is not None:
@@ -126,7 +129,7 @@ def _steps(
         return new, shown
 
     count = taken.dims[0] if taken.dims is not None else None
-    if count is not None and 0 < count <= WRITTEN_OUT:
+    if count is not None and 0 < count <= MAX_UNROLLED:
         every = []
         for i, one in enumerate(unstack(taken)):
             states, shown = masked(i, one, states)
@@ -159,7 +162,7 @@ def _product(x: Tensor, w: Tensor) -> Tensor:
     return made
 
 
-def _clipped(call: Call) -> Function:
+def _clip_function(call: Call) -> Function:
     """Returns the function that clips sums before an activation."""
     limit = call.attr("clip")
     return (lambda x: x) if limit is None else lambda x: maximum(minimum(x, limit), -limit)
@@ -172,7 +175,7 @@ def rnn(
 ) -> list[Tensor]:  # fmt: skip
     """Imports a plain recurrent layer: h = f(x W + h R + b)."""
     directions = _directions(call)
-    functions, clip = _activations(call, ["Tanh"], directions), _clipped(call)
+    functions, clip = _activations(call, ["Tanh"], directions), _clip_function(call)
 
     def make(d: int) -> tuple[Any, Step]:
         (f,) = functions[d]
@@ -181,7 +184,7 @@ def rnn(
             lambda taken, states: [f(clip(add(taken, matmul(states[0], r[d], transpose_b=True))))],
         )
 
-    return _layer(call, x, lengths, [h], make)
+    return _run_layer(call, x, lengths, [h], make)
 
 
 @imports("LSTM")
@@ -190,7 +193,7 @@ def lstm(
     h: Tensor | None = None, c: Tensor | None = None, peepholes: Tensor | None = None,
 ) -> list[Tensor]:  # fmt: skip
     """Imports an LSTM. The standard orders the gates as input, output, forget, cell."""
-    functions, clip = _activations(call, ["Sigmoid", "Tanh", "Tanh"], _directions(call)), _clipped(call)
+    functions, clip = _activations(call, ["Sigmoid", "Tanh", "Tanh"], _directions(call)), _clip_function(call)
     coupled = bool(call.attr("input_forget", 0))
 
     def make(d: int) -> tuple[Any, Step]:
@@ -200,17 +203,17 @@ def lstm(
         def step(taken: Tensor, states: Sequence[Tensor]) -> Sequence[Tensor]:
             before, cell = states
             i, o, forget, new = split(add(taken, matmul(before, r[d], transpose_b=True)), 4, 1)
-            i = f(clip(_peep(i, looks[0], cell)))
-            forget = subtract(1.0, i) if coupled else f(clip(_peep(forget, looks[2], cell)))
+            i = f(clip(_with_peephole(i, looks[0], cell)))
+            forget = subtract(1.0, i) if coupled else f(clip(_with_peephole(forget, looks[2], cell)))
             cell = add(multiply(forget, cell), multiply(i, g(clip(new))))
-            return [multiply(f(clip(_peep(o, looks[1], cell))), out(cell)), cell]
+            return [multiply(f(clip(_with_peephole(o, looks[1], cell))), out(cell)), cell]
 
         return (lambda xs: _with_bias(_product(xs, w[d]), b, d)), step
 
-    return _layer(call, x, lengths, [h, c], make)
+    return _run_layer(call, x, lengths, [h, c], make)
 
 
-def _peep(gate: Tensor, weights: Tensor | None, cell: Tensor) -> Tensor:
+def _with_peephole(gate: Tensor, weights: Tensor | None, cell: Tensor) -> Tensor:
     return gate if weights is None else add(gate, multiply(weights, cell))
 
 
@@ -220,7 +223,7 @@ def gru(
     h: Tensor | None = None,
 ) -> list[Tensor]:  # fmt: skip
     """Imports a GRU. The standard orders the gates as update, reset, hidden."""
-    functions, clip = _activations(call, ["Sigmoid", "Tanh"], _directions(call)), _clipped(call)
+    functions, clip = _activations(call, ["Sigmoid", "Tanh"], _directions(call)), _clip_function(call)
     late = bool(call.attr("linear_before_reset", 0))
 
     def make(d: int) -> tuple[Any, Step]:
@@ -250,7 +253,7 @@ def gru(
 
         return prepared, step
 
-    return _layer(call, x, lengths, [h], make)
+    return _run_layer(call, x, lengths, [h], make)
 
 
 def _directions(call: Call) -> int:

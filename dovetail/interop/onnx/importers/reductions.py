@@ -26,7 +26,7 @@ from ....graph.ops.math.reduce import (
 from ....graph.ops.math.scan import argmax, argmin, cumprod, cumsum
 from ....graph.ops.math.statistics import reduce_logsumexp
 from ....graph.ops.nn.softmax import log_softmax, softmax
-from ..registry import Call, UnsupportedError, imports, imports_by, positive
+from ..registry import Call, UnsupportedError, imports, imports_by, normalize_axis
 from .layout import flat
 
 imports_by(
@@ -65,8 +65,8 @@ def _root(x: Tensor) -> Tensor:
 
 @imports(*_REDUCTIONS, static=(1,))
 def reduction(call: Call, x: Tensor, axes: Tensor | None = None) -> Tensor:
-    """Imports a reduction over axes that are an attribute, or an input in newer models; over all axes if none are given."""
-    along = call.numbers("axes", axes)
+    """Imports a reduction. The axes are an input, or an attribute in older models. Without axes, it is over all axes."""
+    along = call.ints("axes", axes)
     keep = bool(call.attr("keepdims", 1))
     if not along:
         none: list[int] = []
@@ -78,7 +78,7 @@ def reduction(call: Call, x: Tensor, axes: Tensor | None = None) -> Tensor:
 @imports("ArgMax", "ArgMin")
 def arg_extreme(call: Call, x: Tensor) -> Tensor:
     """Imports the index of the first, or of the last, maximum or minimum."""
-    axis = positive(call.attr("axis", 0), len(call.dims(x)))
+    axis = normalize_axis(call.attr("axis", 0), len(call.dims(x)))
     function = argmax if call.op == "ArgMax" else argmin
     if call.attr("select_last_index", 0):
         found = function(reverse(x, [axis]), axis, output_type=int64)
@@ -92,7 +92,7 @@ def arg_extreme(call: Call, x: Tensor) -> Tensor:
 def topk(call: Call, x: Tensor, k: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Imports the largest or the smallest elements along an axis, and their indices."""
     rank = len(call.dims(x))
-    axis = positive(call.attr("axis", -1), rank)
+    axis = normalize_axis(call.attr("axis", -1), rank)
     count: Any = int(call.attr("k")) if k is None else cast(reshape(k, []), int32)
     swap = [*(i for i in range(rank) if i != axis), axis]
     back = [swap.index(i) for i in range(rank)]
@@ -109,12 +109,12 @@ def topk(call: Call, x: Tensor, k: Tensor | None = None) -> tuple[Tensor, Tensor
 
 @imports("Softmax", "LogSoftmax", "Hardmax")
 def softmax_(call: Call, x: Tensor) -> Tensor:
-    """Imports softmax along one axis; before opset 13 over all axes from `axis` on."""
+    """Imports softmax along one axis or, before opset 13, over all axes from `axis` on."""
     function: Any = {"Softmax": softmax, "LogSoftmax": log_softmax, "Hardmax": _hardmax}[call.op]
     if call.opset >= 13:
         return function(x, call.attr("axis", -1))  # type: ignore[no-any-return]
     rank = len(call.dims(x))
-    axis = positive(call.attr("axis", 1), rank) if rank else 0
+    axis = normalize_axis(call.attr("axis", 1), rank) if rank else 0
     if axis == rank - 1:
         return function(x, -1)  # type: ignore[no-any-return]
     return reshape(function(flat(x, axis), -1), shape(x))
@@ -123,13 +123,13 @@ def softmax_(call: Call, x: Tensor) -> Tensor:
 def _hardmax(x: Tensor, axis: int) -> Tensor:
     if x.dims is None:
         raise UnsupportedError("the rank of the input is not known")
-    axis = positive(axis, len(x.dims))
+    axis = normalize_axis(axis, len(x.dims))
     depth = x.dims[axis] if x.dims[axis] is not None else shape(x)[axis]
     return one_hot(argmax(x, axis), depth, axis=axis, dtype=x.dtype.base)
 
 
 def product(call: Call, a: Tensor, b: Tensor) -> Tensor:
-    """Imports NumPy's `matmul`: vectors are rows or columns, leading axes broadcast."""
+    """Imports NumPy's `matmul`. Vectors are rows or columns, and leading axes are broadcast."""
     left, right = len(call.dims(a, "the left factor")), len(call.dims(b, "the right factor"))
     made = matmul(expand_dims(a, 0) if left == 1 else a, expand_dims(b, 1) if right == 1 else b)
     gone = [axis for axis, rank in ((-2, left), (-1, right)) if rank == 1]
@@ -142,13 +142,13 @@ def gemm(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
     made = matmul(a, b, transpose_a=bool(call.attr("transA", 0)), transpose_b=bool(call.attr("transB", 0)))
     alpha, beta = call.attr("alpha", 1.0), call.attr("beta", 1.0)
     if alpha != 1.0:
-        made = multiply(made, _like(made, alpha))
+        made = multiply(made, _typed_number(made, alpha))
     if c is None:
         return made
-    return add(made, c if beta == 1.0 else multiply(c, _like(made, beta)))
+    return add(made, c if beta == 1.0 else multiply(c, _typed_number(made, beta)))
 
 
-def _like(x: Tensor, number: float) -> float | int:
+def _typed_number(x: Tensor, number: float) -> float | int:
     return int(number) if x.dtype.base.is_integer else number
 
 

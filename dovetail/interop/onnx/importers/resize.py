@@ -1,8 +1,8 @@
 """Image resizing.
 
-Each axis is resized separately. Each index of the result maps to a coordinate between indices of the input, and is a weighted sum of
-these neighbours. The indices and weights are computed here once in NumPy, for all modes of the standard. The graph only gathers
-slices and adds them up.
+Each axis is resized separately. Each index of the result maps to a coordinate in the input, and its value is a weighted sum of the
+neighbors of this coordinate. The indices and weights are computed once in NumPy, for all modes of the standard. The graph only gathers
+slices and adds them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ....graph.ops.array.gather import gather
 from ....graph.ops.math.arithmetic import add, multiply
 from ....graph.ops.math.cast import cast
 from ....graph.ops.math.compare import where_v2
-from ..registry import Array, Call, UnsupportedError, imports, positive
+from ..registry import Array, Call, UnsupportedError, imports, normalize_axis
 
 # (index in the result, its size, size of the input, scale, start and end of the crop) -> coordinate in the input
-_PLACES: dict[str, Callable[..., Array]] = {
+_COORDINATES: dict[str, Callable[..., Array]] = {
     "half_pixel": lambda x, new, old, scale, crop: (x + 0.5) / scale - 0.5,
     "half_pixel_symmetric": lambda x, new, old, scale, crop: (
         old / 2 * (1 - new / (scale * old)) + (x + 0.5) / scale - 0.5
@@ -46,11 +46,11 @@ _NEAREST: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def _line(x: Any) -> Any:
+def _triangle(x: Any) -> Any:
     return np.clip(1 - np.abs(x), 0, 1)
 
 
-def _curve(x: Any, a: float) -> Any:
+def _cubic(x: Any, a: float) -> Any:
     """Returns Keys' cubic kernel (1981)."""
     x = np.abs(x)
     near = ((a + 2) * x - (a + 3)) * x * x + 1
@@ -63,14 +63,14 @@ def resize(
     call: Call, x: Tensor, roi: Tensor | None = None, scales: Tensor | None = None, sizes: Tensor | None = None
 ) -> Tensor:
     """Imports resizing by scale factors, or to given sizes."""
-    if scales is None and sizes is None and roi is not None:  # before opset 11 the factors came second
+    if scales is None and sizes is None and roi is not None:  # before opset 11 the factors were the second input
         roi, scales = None, roi
     rank = len(call.dims(x))
-    axes = [positive(a, rank) for a in call.attr("axes") or range(rank)]
+    axes = [normalize_axis(a, rank) for a in call.attr("axes") or range(rank)]
     old = [call.dims(x)[a] for a in axes]
     factors, new = _target(call, old, scales, sizes)
-    mode = call.only("mode", "nearest", "linear", "cubic", "bilinear")
-    crop = call.known(roi, "roi")
+    mode = call.choice("mode", "nearest", "linear", "cubic", "bilinear")
+    crop = call.static(roi, "roi")
     dtype = x.dtype.base
     made: Tensor = x if mode == "nearest" or dtype.is_floating else cast(x, float32)
     for i, axis in enumerate(axes):
@@ -89,18 +89,18 @@ def _target(
     call: Call, old: list[int | None], scales: Tensor | None, sizes: Tensor | None
 ) -> tuple[list[float], list[int | None]]:
     """Returns the scale factors and the new sizes of the axes."""
-    given = call.known(scales, "scales") if scales is not None else call.attr("scales")
+    given = call.static(scales, "scales") if scales is not None else call.attr("scales")
     if given is not None and len(given):
         factors = [float(s) for s in given]
         return factors, [None if n is None else math.floor(n * f) for n, f in zip(old, factors, strict=True)]
-    wanted = call.known(sizes, "sizes")
+    wanted = call.static(sizes, "sizes")
     if wanted is None:
         raise UnsupportedError("neither scales nor sizes")
     new: list[int | None] = [int(n) for n in wanted]
     if None in old and any(o != n for o, n in zip(old, new, strict=True) if o is not None):
         raise UnsupportedError("sizes for axes whose own are known only when the graph runs")
     factors = [1.0 if o is None or n is None else n / o for o, n in zip(old, new, strict=True)]
-    policy = call.only("keep_aspect_ratio_policy", "stretch", "not_larger", "not_smaller")
+    policy = call.choice("keep_aspect_ratio_policy", "stretch", "not_larger", "not_smaller")
     if policy != "stretch":
         one = min(factors) if policy == "not_larger" else max(factors)
         return [one] * len(old), [None if n is None else math.floor(n * one + 0.5) for n in old]
@@ -112,14 +112,14 @@ def _resized(
 ) -> Tensor:
     """Resizes x along one axis."""
     default = "half_pixel" if call.opset >= 11 and call.op == "Resize" else "asymmetric"
-    way = call.only("coordinate_transformation_mode", default, *_PLACES)
-    # The standard's ways know the size before it is cut to a whole number, where they name a factor.
+    way = call.choice("coordinate_transformation_mode", default, *_COORDINATES)
+    # With scale factors, the standard's formulas use the size before it is rounded down.
     exact = scale * old
     length = new if way == "half_pixel_symmetric" or abs(exact - new) < 1e-6 else exact
-    places = _PLACES[way](np.arange(new, dtype=np.float64), length, old, scale, crop)
+    places = _COORDINATES[way](np.arange(new, dtype=np.float64), length, old, scale, crop)
     if mode == "nearest":
         default = "round_prefer_floor" if call.opset >= 11 and call.op == "Resize" else "floor"
-        at = np.clip(_NEAREST[call.only("nearest_mode", default, *_NEAREST)](places), 0, old - 1)
+        at = np.clip(_NEAREST[call.choice("nearest_mode", default, *_NEAREST)](places), 0, old - 1)
         made = gather(x, constant(at.astype(np.int32)), axis=axis)
     else:
         made = _weighted(call, x, axis, old, scale, mode, places)
@@ -133,7 +133,7 @@ def _resized(
 def _weighted(call: Call, x: Tensor, axis: int, old: int, scale: float, mode: str, places: Array) -> Tensor:
     """Returns weighted sums of the neighbors of each coordinate."""
     a = call.attr("cubic_coeff_a", -0.75)
-    kernel: Any = (lambda t: _curve(t, a)) if mode == "cubic" else _line
+    kernel: Any = (lambda t: _cubic(t, a)) if mode == "cubic" else _triangle
     narrow = min(scale, 1.0) if call.attr("antialias", 0) else 1.0
     reach = math.ceil((2 if mode == "cubic" else 1) / narrow)
     taps = np.floor(places)[:, None] + np.arange(1 - reach, reach + 1)

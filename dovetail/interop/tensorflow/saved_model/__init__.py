@@ -2,13 +2,16 @@
 
     folder/saved_model.pb                     graphs, each with its tags and signatures
     folder/variables/variables.index, .data-  a checkpoint of the variables
-    folder/assets/                            files that the graphs' tables are filled from
+    folder/assets/                            files with the contents of the graphs' tables
 
-TensorFlow can read what `simple_save` and `Builder` write. `load` reads these and saved models of TensorFlow 1. Models of TensorFlow 2,
-which consist of functions, are refused.
+TensorFlow can read the files that `simple_save` and `Builder` write. `load` reads these and saved models of TensorFlow 1. It does not
+support models of TensorFlow 2, which consist of functions.
 
-`builder` writes and `loader` reads; `signature_def_utils` and `utils` make signatures; `main_op` initializes; `constants`,
-`tag_constants` and `signature_constants` have the names. Only `compat` imports it, and programs do.
+- `builder`, `loader`: write and read saved models. `main_op`: the op that initializes a loaded model.
+- `signature_def_utils`, `utils`: create signatures.
+- `constants`, `tag_constants`, `signature_constants`: names.
+
+`compat` and programs import this package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writing saved models."""
+"""Writes saved models."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Builder:
         export_dir: a folder that does not exist, or is empty. It is created.
 
     Raises:
-        AssertionError: the folder is not empty, as in TensorFlow.
+        AssertionError: the folder is not empty. TensorFlow raises the same error.
 
     >>> builder = saved_model.Builder("/tmp/model")
     >>> builder.add_meta_graph_and_variables(session, ["serve"], {"serving_default": signature})
@@ -53,7 +53,7 @@ class Builder:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._model = message("SavedModel")(saved_model_schema_version=constants.SAVED_MODEL_SCHEMA_VERSION)
         self._has_variables = False
-        self._digests: dict[str, bytes] = {}  # of the assets, by their names in the folder
+        self._digests: dict[str, bytes] = {}  # of the assets, by name in the folder
 
     def add_meta_graph_and_variables(
         self,
@@ -73,8 +73,8 @@ class Builder:
             sess: the session with the values of variables.
             tags: the tags of this graph, such as `[tag_constants.SERVING]`.
             signature_def_map: name -> `SignatureDef`.
-            assets_collection: tensors that name files, mostly `get_collection(GraphKeys.ASSET_FILEPATHS)`. The files are copied to
-                `assets/`, and the loaded graph names the copies. Other files of the same name get another: `words.txt_1`.
+            assets_collection: tensors that name files, usually `get_collection(GraphKeys.ASSET_FILEPATHS)`. The files are copied to
+                `assets/`, and the loaded graph names the copies. A different file with the same name is renamed, as in `words.txt_1`.
             main_op: a node to run after the model is loaded.
             legacy_init_op: an older name of `main_op`.
             clear_devices: remove device requests.
@@ -82,8 +82,10 @@ class Builder:
             saver: selects the variables to write; None: all that can be saved.
 
         Raises:
-            RuntimeError: variables have already been written: use `add_meta_graph`. UnimplementedError: protobuf is not installed.
-            InvalidArgumentError: a signature names a tensor that is not in the graph. NotFoundError: there is no such asset.
+            RuntimeError: the variables were written before. Use `add_meta_graph`.
+            UnimplementedError: protobuf is not installed.
+            InvalidArgumentError: a signature names a tensor that is not in the graph.
+            NotFoundError: an asset does not exist.
             TypeError: an asset is not a constant name of a file.
         """
         if self._has_variables:
@@ -115,10 +117,10 @@ class Builder:
         strip_default_attrs: bool = False,
         saver: Any = None,
     ) -> None:
-        """Add the default graph, which uses the same variables. Arguments as in `add_meta_graph_and_variables`.
+        """Add the default graph, which uses the same variables. The arguments are those of `add_meta_graph_and_variables`.
 
         Raises:
-            AssertionError: the variables have not been written.
+            AssertionError: the variables were not written before.
         """
         if not self._has_variables:
             raise AssertionError(
@@ -134,7 +136,10 @@ class Builder:
         self._model.meta_graphs.append(meta)
 
     def _assets(self, graph: Graph, tensors: Iterable[Any] | None) -> dict[str, tuple[str, Path]]:
-        """A tensor's name -> the name in `assets/` of the file that it names, and that file. A name is one content's."""
+        """Returns for each tensor's name the name of its file in `assets/`, and the original file.
+
+        Files with the same name in `assets/` have the same contents.
+        """
         found = {}
         for tensor in tensors or ():
             if not isinstance(tensor, Tensor) or tensor.graph is not graph:
@@ -142,7 +147,7 @@ class Builder:
             made = f"asset '{tensor.name}', created at {tensor.op.source},"
             value = static_value(tensor) if tensor.dtype.base is string else None
             if value is None or value.ndim:
-                raise TypeError(f"The {made} must be the name of one file, as a constant")
+                raise TypeError(f"The {made} must be a constant, the name of one file")
             path = path_of(os.fsdecode(value.item()))
             try:
                 with path.open("rb") as file:
@@ -194,7 +199,7 @@ class Builder:
         return meta
 
     def save(self, as_text: bool = False) -> str:
-        """Write the graphs, and return the path of the file."""
+        """Write the graphs, and return the path of the file. `as_text`: write protobuf's text format."""
         if as_text:
             from google.protobuf.text_format import MessageToString
 
@@ -217,7 +222,8 @@ def simple_save(
         outputs: name -> tensor.
         legacy_init_op: a node to run after the model is loaded.
 
-    Errors as in `Builder`.
+    Raises:
+        AssertionError: the folder is not empty. The other errors are those of `Builder.add_meta_graph_and_variables`.
 
     >>> saved_model.simple_save(session, "/tmp/model", {"x": x}, {"y": y})
     """
@@ -235,7 +241,7 @@ def simple_save(
 
 
 def _variables(graph: Any, saver: Any) -> dict[str, Variable]:
-    """The variables that are written, by their names in the checkpoint; a variable in parts is one for each part, by the part's name."""
+    """Returns the variables to write, by name in the checkpoint. Each part of a partitioned variable has its own name."""
     if saver is not None:
         found = list(saver.variables)
     else:
@@ -243,7 +249,7 @@ def _variables(graph: Any, saver: Any) -> dict[str, Variable]:
     out = {}
     for variable in found:
         if not isinstance(variable, (Variable, PartitionedVariable)):
-            _LOG.warning("The contents of %r are not written: TensorFlow's format has variables alone here", variable)
+            _LOG.warning("The contents of %r are not written: TensorFlow's format has only variables", variable)
             continue
         for part in variable if isinstance(variable, PartitionedVariable) else (variable,):
             single = part._single()
@@ -252,9 +258,9 @@ def _variables(graph: Any, saver: Any) -> dict[str, Variable]:
 
 
 def _servable(graph_def: Any, ends: Sequence[str]) -> Any:
-    """A graph without what TensorFlow has no op for, as what saves in Dovetail's way; it would not load any of it.
+    """Removes nodes that TensorFlow cannot load, such as those that save Dovetail's checkpoints.
 
-    What `ends`, names of nodes, need stays, and the log says that TensorFlow will not know it.
+    Nodes that `ends`, the names of nodes, depend on are kept. A warning is logged if TensorFlow cannot load them.
     """
     there = {node.name: node for node in graph_def.node}
     needed = needed_by(graph_def, ends)
@@ -264,7 +270,7 @@ def _servable(graph_def: Any, ends: Sequence[str]) -> Any:
     own = sorted({there[name].op.removeprefix(OWN) for name in needed if there[name].op.startswith(OWN)})
     if own:
         _LOG.warning(
-            "TensorFlow does not have what this model needs, and cannot load it; Dovetail can: %s", ", ".join(own)
+            "Only Dovetail can load this model, because TensorFlow does not have these ops: %s", ", ".join(own)
         )
     return without(graph_def, lambda node: node.op.startswith(OWN), needed)
 

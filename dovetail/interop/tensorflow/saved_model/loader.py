@@ -1,4 +1,4 @@
-"""Reading saved models."""
+"""Reads saved models."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def load(
     import_scope: str | None = None,
     **saver_kwargs: Any,
 ) -> Any:
-    """Add the graph of a saved model to a session's graph, and restore its variables. Its tables read the files in the model's folder.
+    """Add the graph of a saved model to a session's graph, and restore its variables. Tables read the files in the model's folder.
 
     Args:
         sess: the session.
@@ -49,8 +49,9 @@ def load(
         The `MetaGraphDef`, whose `signature_def` names inputs and outputs.
 
     Raises:
-        OSError: the folder has no saved model, or it is damaged. RuntimeError: no graph has these tags; the message lists the tags.
-        UnimplementedError: it has ops that Dovetail lacks, as models of TensorFlow 2 do; the message lists them.
+        OSError: the folder has no saved model, or it is damaged.
+        RuntimeError: no graph has these tags. The message lists the tags of all graphs.
+        UnimplementedError: the model has ops that Dovetail lacks, as models of TensorFlow 2 do. The message lists them.
 
     >>> with Session(graph=Graph()) as session:
     ...     meta = saved_model.load(session, ["serve"], "/tmp/model")
@@ -63,7 +64,7 @@ def load(
     if not found:
         there = "; ".join(", ".join(sorted(m.meta_info_def.tags)) or "(none)" for m in model.meta_graphs)
         raise RuntimeError(
-            f"MetaGraphDef associated with tags {sorted(wanted)} could not be found in SavedModel {folder}; there are graphs with: {there}"
+            f"MetaGraphDef associated with tags {sorted(wanted)} could not be found in SavedModel {folder}. Tags of its graphs: {there}"
         )
     meta = found[0]
     with _parsing(folder):
@@ -83,17 +84,19 @@ def load(
 
 
 def _find_assets(meta: Any, folder: Path) -> None:
-    """Make the graph name its assets in `folder`, instead of the files they were copied from."""
+    """Replaces the names of assets in the graph by the names of their copies in `folder`."""
     nodes = {node.name: node for node in meta.graph_def.node}
     assets = list(meta.asset_file_def)
-    if not assets and constants.ASSETS_KEY in meta.collection_def:  # TensorFlow 1's place
+    if not assets and constants.ASSETS_KEY in meta.collection_def:  # TensorFlow 1 stores them here
         kept = meta.collection_def[constants.ASSETS_KEY].any_list.value
         assets = [message("AssetFileDef").FromString(a.value) for a in kept]
     moved = {}
     for asset in assets:
         name = node_of(asset.tensor_info.name)
         if name not in nodes:
-            raise OSError(f"The saved model of {folder} names an asset's tensor '{name}' that its graph lacks")
+            raise OSError(
+                f"The saved model of {folder} has an asset for the tensor '{name}', which is not in its graph"
+            )
         node, path = nodes[name], str(folder / asset.filename)
         if node.op == "Const":
             moved[read_attr(node.attr["value"], "tensor").item()] = path.encode()
@@ -102,7 +105,9 @@ def _find_assets(meta: Any, folder: Path) -> None:
         node.attr.clear()
         write_attr(node.attr["dtype"], "type", "string")
         write_attr(node.attr["value"], "tensor", np.array(path.encode(), object))
-    for node in nodes.values():  # tables of one file share their contents by its name: these have another file now
+    for (
+        node
+    ) in nodes.values():  # tables of the same file share their contents under a name that contains the file's name
         for old, new in moved.items():
             if node.op == "HashTableV2" and node.attr["shared_name"].s.startswith(b"hash_table_" + old + b"_"):
                 node.attr["shared_name"].s = node.attr["shared_name"].s.replace(old, new, 1)
@@ -126,7 +131,7 @@ def _read(folder: Path) -> Any:
 
 @contextmanager
 def _parsing(folder: Path) -> Iterator[None]:
-    """A block in which another error than an OSError means that the saved model is damaged."""
+    """A block in which errors mean that the saved model is damaged. They become OSErrors."""
     try:
         yield
     except OSError:

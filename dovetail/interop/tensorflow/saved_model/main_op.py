@@ -1,4 +1,4 @@
-"""The op that a saved model runs after it is loaded: it initializes local variables and tables."""
+"""The op that runs after a saved model is loaded, and initializes local variables and tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ....graph.variables.store import local_variables_initializer
 
 
 def main_op() -> Node:
-    """A node that initialises local variables and tables."""
+    """Returns a node that initializes local variables and tables."""
     return group(local_variables_initializer(), tables_initializer(), name="main_op")
 
 

@@ -29,7 +29,15 @@ def build_signature_def(
 
 
 def predict_signature_def(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Any:
-    """The signature of a function from named tensors to named tensors. ValueError: there are none."""
+    """Create the signature of a function from named tensors to named tensors.
+
+    Args:
+        inputs: name -> tensor.
+        outputs: name -> tensor.
+
+    Raises:
+        ValueError: there are no inputs or no outputs.
+    """
     if not inputs or not outputs:
         raise ValueError("Prediction inputs and outputs cannot be None or empty")
     takes, gives = ({n: build_tensor_info(t) for n, t in of.items()} for of in (inputs, outputs))
@@ -37,7 +45,15 @@ def predict_signature_def(inputs: Mapping[str, Any], outputs: Mapping[str, Any])
 
 
 def regression_signature_def(examples: Any, predictions: Any) -> Any:
-    """The signature of a model that predicts numbers from serialized `Example`s."""
+    """Create the signature of a model that predicts numbers from serialized `Example`s.
+
+    Args:
+        examples: a string tensor of serialized `Example`s.
+        predictions: the numbers.
+
+    Raises:
+        ValueError: `examples` is not a string tensor.
+    """
     _need_text(examples, "Regression examples")
     return build_signature_def(
         {names.REGRESS_INPUTS: build_tensor_info(examples)},
@@ -47,7 +63,16 @@ def regression_signature_def(examples: Any, predictions: Any) -> Any:
 
 
 def classification_signature_def(examples: Any, classes: Any, scores: Any) -> Any:
-    """The signature of a model that predicts classes, scores or both from serialized `Example`s."""
+    """Create the signature of a model that predicts classes, scores or both from serialized `Example`s.
+
+    Args:
+        examples: a string tensor of serialized `Example`s.
+        classes: a string tensor, or None.
+        scores: a float tensor, or None.
+
+    Raises:
+        ValueError: `examples` is not a string tensor, or there are neither classes nor scores.
+    """
     _need_text(examples, "Classification examples")
     if classes is None and scores is None:
         raise ValueError("Classification classes and scores cannot both be None")
@@ -77,7 +102,7 @@ def _need_text(examples: Any, what: str) -> None:
     if examples is None:
         raise ValueError(f"{what} cannot be None")
     if examples.dtype.base is not string:
-        raise ValueError(f"{what} must be serialised, of type string, not {examples.dtype.name}")
+        raise ValueError(f"{what} must be serialized strings, not {examples.dtype.name}")
 
 
 __all__ = [

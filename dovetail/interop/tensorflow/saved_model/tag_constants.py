@@ -5,5 +5,3 @@ TRAINING = "train"
 EVAL = "eval"
 GPU = "gpu"
 TPU = "tpu"
-
-__all__ = ["EVAL", "GPU", "SERVING", "TPU", "TRAINING"]

@@ -12,7 +12,7 @@ from ....graph.formats.protos import message
 
 
 def build_tensor_info(tensor: Any) -> Any:
-    """A `TensorInfo` of a tensor or variable: its name, type and shape.
+    """Create the `TensorInfo` of a tensor or variable: its name, type and shape.
 
     >>> build_tensor_info(x).name
     'x:0'
@@ -24,7 +24,16 @@ def build_tensor_info(tensor: Any) -> Any:
 
 
 def get_tensor_from_tensor_info(tensor_info: Any, graph: Any = None, import_scope: str | None = None) -> Tensor:
-    """The tensor that a `TensorInfo` names, in a graph (None: the default one). KeyError, ValueError: there is none."""
+    """Return the tensor that a `TensorInfo` names.
+
+    Args:
+        tensor_info: the `TensorInfo`.
+        graph: the graph; None: the default graph.
+        import_scope: prefix of the name.
+
+    Raises:
+        KeyError, ValueError: there is no such tensor.
+    """
     name = f"{import_scope}/{tensor_info.name}" if import_scope else tensor_info.name
     found: Tensor = (graph or get_default_graph()).get_tensor_by_name(name)
     return found

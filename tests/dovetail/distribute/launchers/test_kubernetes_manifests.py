@@ -144,8 +144,8 @@ def test_the_key_is_a_secret_of_its_own() -> None:
     ("described", "text"),
     [
         ({"jobs": {"ps": ["a:1"]}}, "must have a number of tasks"),
-        ({"jobs": {"PS": 1}}, "'PS' is no valid name"),
-        ({"jobs": {"ps": 1}, "resources": {"worker": {"cpus": 1}}}, "does not have: worker"),
+        ({"jobs": {"PS": 1}}, "'PS' is not a valid name"),
+        ({"jobs": {"ps": 1}, "resources": {"worker": {"cpus": 1}}}, "not in the cluster: worker"),
         ({"jobs": {"ps": 1}, "resources": {"ps": {"cpu": 1}}}, "known are: cpus, gpus, memory"),
         ({"jobs": {"ps": 1}, "resources": {"ps": {"memory": "2 parsecs"}}}, "memory is a number or a text"),
     ],

@@ -67,7 +67,7 @@ def test_tasks_and_clients_take_the_same_addresses(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     cluster, job, index = from_slurm("ps=1,worker=2", 20_000)
     assert (json.loads(cluster), job, index) == ({"ps": ["n1:20000"], "worker": ["n2:20000", "n2:20001"]}, "worker", 0)
-    with pytest.raises(ValueError, match="must agree"):
+    with pytest.raises(ValueError, match="must be equal"):
         from_slurm("worker=2", 20_000)
 
 

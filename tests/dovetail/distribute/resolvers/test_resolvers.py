@@ -64,7 +64,7 @@ def test_tf_config_with_less_in_it(tf_config):
     with pytest.raises(ValueError, match=r"'cluster' in TF_CONFIG .* should look like"):
         resolver.cluster_spec()
     tf_config({"cluster": CLUSTER, "task": {"type": "ps", "index": "one"}})
-    with pytest.raises(ValueError, match="whole number, not 'one'"):
+    with pytest.raises(ValueError, match="integer, not 'one'"):
         _ = resolver.task_id
     tf_config("[]")
     with pytest.raises(ValueError, match="JSON object"):
@@ -102,7 +102,7 @@ def test_slurm(monkeypatch):
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert resolver.num_accelerators() == {"GPU": 2}
     assert SlurmClusterResolver(gpus_per_node=0).cluster_spec().num_tasks("worker") == 5
-    with pytest.raises(RuntimeError, match="Requested 3 tasks"):
+    with pytest.raises(RuntimeError, match="`jobs` has 3 tasks"):
         SlurmClusterResolver({"worker": 3})
     with pytest.raises(RuntimeError, match="more than the 2 GPUs"):
         SlurmClusterResolver(gpus_per_node=2, gpus_per_task=2)
@@ -160,9 +160,6 @@ def test_roles():
     assert roles.worker_count(CLUSTER | {"evaluator": ["e:1"]}, "evaluator") == 1
     assert [roles.id_in_cluster(CLUSTER, "worker", i) for i in (0, 1)] == [1, 2]
     assert roles.id_in_cluster(CLUSTER, "chief", 0) == 0
-    assert roles.collective_leader(CLUSTER, "worker", 1) == "/job:chief/replica:0/task:0"
-    assert roles.collective_leader(without, "worker", 1) == "/job:worker/replica:0/task:0"
-    assert roles.collective_leader(without, "evaluator", 0) == roles.collective_leader(None, None, None) == ""
 
 
 @pytest.mark.parametrize(

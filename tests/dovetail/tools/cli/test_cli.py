@@ -215,10 +215,10 @@ class TestServer:
     @pytest.mark.parametrize(
         ("arguments", "config", "said"),
         [
-            ([], "", "No cluster is given: pass --cluster, --job and --task, or set TF_CONFIG"),
+            ([], "", "No cluster is given. Pass --cluster, --job and --task, or set TF_CONFIG"),
             ([], "{", "TF_CONFIG is '{'"),
             (["--cluster", "{"], "", "{ is neither JSON nor YAML"),
-            (["--cluster", "[1]"], "", "[1] describes no cluster"),
+            (["--cluster", "[1]"], "", "[1] does not describe a cluster"),
             (
                 ["--cluster", '{"a": ["localhost:0"]}', "--job", "b"],
                 "",
@@ -282,7 +282,7 @@ class TestKeys:
         ("arguments", "says"),
         [
             (["new"], "No folder of keys is given"),
-            (["new", "x", "--client", "bob"], "--client is for --cluster"),
+            (["new", "x", "--client", "bob"], "--client needs --cluster"),
             (["new", "x", "--cluster", '{"ps": 2}'], "give the address of each task"),
             (["new", "x", "--cluster", "{"], "is neither JSON nor YAML"),
             (["list", "--keys", "x"], "does not exist"),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import dovetail as tf
-from dovetail.distribute.launchers.supervisor import FIRST_PAUSE_S, MOST_PAUSE_S, Supervisor
+from dovetail.distribute.launchers.supervisor import FIRST_PAUSE_S, MOST_PAUSE_S, LocalSupervisor
 from dovetail.tools.cli.lock_file import UpFile, read_up, restart, stop, up_path
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -57,41 +57,41 @@ class Cluster:
 class TestSupervisor:
     def test_what_ends_is_started_again_later_each_time(self) -> None:
         cluster, said, now = Cluster(), list[str](), [0.0]
-        keeper = Supervisor(cluster, said.append, clock=lambda: now[0])  # type: ignore[arg-type]
-        assert not keeper.look()
+        supervisor = LocalSupervisor(cluster, said.append, clock=lambda: now[0])  # type: ignore[arg-type]
+        assert not supervisor.poll()
         pauses = []
         for _ in range(8):
             cluster.one.code = -9
             ended = now[0]
             before = cluster.started
             while cluster.started == before:
-                keeper.look()
+                supervisor.poll()
                 now[0] += 0.25
             pauses.append(now[0] - 0.25 - ended)
         assert pauses == [min(MOST_PAUSE_S, FIRST_PAUSE_S * 2**k) for k in range(8)]
         assert said[:2] == [
-            "/job:ps/task:0 was ended by signal 9; it is started again in 1 s",
-            "/job:ps/task:0 was started again",
+            "/job:ps/task:0 was ended by signal 9; it restarts in 1 s",
+            "/job:ps/task:0 was restarted",
         ]
         now[0] += 1000.0  # it has been steady for long
-        keeper.look()
+        supervisor.poll()
         cluster.one.code = 3
-        keeper.look()
-        assert said[-1] == "/job:ps/task:0 ended with status 3; it is started again in 1 s"
+        supervisor.poll()
+        assert said[-1] == "/job:ps/task:0 ended with status 3; it restarts in 1 s"
 
     def test_it_can_be_told_to_leave_them(self) -> None:
         cluster, said = Cluster(), list[str]()
-        keeper = Supervisor(cluster, said.append, restart=False)  # type: ignore[arg-type]
-        assert not keeper.all_ended
+        supervisor = LocalSupervisor(cluster, said.append, restart=False)  # type: ignore[arg-type]
+        assert not supervisor.all_ended
         cluster.one.code = 1
-        assert keeper.look()
-        assert not keeper.look()
-        assert keeper.all_ended
+        assert supervisor.poll()
+        assert not supervisor.poll()
+        assert supervisor.all_ended
         assert said == ["/job:ps/task:0 ended with status 1"]
 
 
 class TestUpFile:
-    def test_there_is_one_keeper(self, tmp_path: Path) -> None:
+    def test_there_is_one_supervisor(self, tmp_path: Path) -> None:
         file = tmp_path / "c.yaml"
         with UpFile(file) as held:
             held.write({"a": "zmq://x"}, {"a": 1})
@@ -99,7 +99,7 @@ class TestUpFile:
             assert read_up(file)["processes"] == {"/job:b/task:0": 2}
             with pytest.raises(FileExistsError, match="up already"):
                 UpFile(file)
-            with pytest.raises(LookupError, match="no task 'c:0'; it has /job:b/task:0"):
+            with pytest.raises(LookupError, match="no task 'c:0'. Its tasks: /job:b/task:0"):
                 restart(file, "c:0")
         assert not up_path(file).exists()
         with pytest.raises(FileNotFoundError, match="is not up"):
@@ -131,7 +131,7 @@ def test_up_restart_stop(tmp_path: Path) -> None:
                 assert session.run(tf.constant(1) + 1) == 2
             subprocess.run(command("restart", str(file), "ps:0"), cwd=ROOT, check=True)
             assert "/job:ps/task:0 " in process.stdout.readline()
-            assert "was started again" in process.stdout.readline()
+            assert "was restarted" in process.stdout.readline()
             until(
                 lambda: read_up(file)["processes"]["/job:ps/task:0"] != found["processes"]["/job:ps/task:0"],
                 "it is new",

@@ -133,7 +133,7 @@ def test_a_page_is_complete_if_asked(folder: Path, monkeypatch: pytest.MonkeyPat
         assert plan("train_it.py:graph_and_fetches", "--html", "p.html", *option).exit_code == 0
     assert asked == [False, True]
     alone = plan("train_it.py:graph_and_fetches", "--complete")
-    assert alone.exit_code == 2 and "pass --html too" in alone.stderr
+    assert alone.exit_code == 2 and "Pass --html, too" in alone.stderr
 
 
 def test_a_saved_plan_is_shown_explained_and_predicted_as_the_program_is(folder: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_saved_plan_is_shown_explained_and_predicted_as_the_program_is(folder:
     assert run("explain", "a.plan", "v", cluster="").output == run("explain", program, "v").output
     assert run("simulate", "a.plan", cluster="").output == run("simulate", program).output
     again = plan("a.plan", "--strategy", "auto")
-    assert again.exit_code == 2 and "--cluster applies to programs only: a plan is already placed" in again.stderr
+    assert again.exit_code == 2 and "--cluster applies only to programs: a plan is already placed" in again.stderr
     assert run("trace", "a.plan", cluster="").exit_code == 2
 
 
@@ -274,8 +274,8 @@ def test_compiled_functions_are_programs_if_they_take_no_arguments(folder: Path)
     )
     wrong = plan("compiled.py:forward")
     assert wrong.exit_code == 2
-    assert "forward takes arguments (params): name a function that returns forward.plan(...)" in wrong.stderr
-    assert "plain takes arguments (x): name a function that calls it" in plan("compiled.py:plain").stderr
+    assert "forward needs arguments (params). Name a function that returns forward.plan(...)" in wrong.stderr
+    assert "plain needs arguments (x). Name a function that calls it" in plan("compiled.py:plain").stderr
     assert "/job:worker/task:1" in plan("compiled.py:step", cluster=None).stdout
 
 
@@ -290,14 +290,14 @@ def test_soft_placement(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("program", "arguments", "said"),
     [
-        ("train_it.py", [], "'train_it.py' names no program"),
+        ("train_it.py", [], "'train_it.py' is not a program"),
         ("train_it.py", [], "train_it.py has "),
         ("nowhere.py:f", [], "There is no file nowhere.py"),
         ("nowhere:f", [], "There is no module 'nowhere'"),
         ("train_it.py:f", [], "train_it.py has no function 'f'"),
         ("train_it.py:only_graf", [], "train_it.py has no function 'only_graf': did you mean 'only_graph'?"),
         ("train_it.py:number", [], "train_it.py has no function 'number'"),
-        ("nowhere.dtg", [], "names no program"),
+        ("nowhere.dtg", [], "is not a program"),
         ("cluster.yaml", [], "Malformed graph data"),
         (
             "train_it.py:nothing",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dovetail.distribute.launchers.engines import Described, local_cluster
+from dovetail.distribute.launchers.engines import ClusterDescription, local_cluster
 from dovetail.placer.cluster.file_format import ClusterFile, checked
 from dovetail.runtime.server.running_cluster import ClusterMonitor
 from dovetail.tools.cli import app
@@ -95,7 +95,7 @@ def test_a_program_is_the_client_of_a_cluster_that_is_started_or_is_up(folder: P
 
 @pytest.mark.slow
 def test_a_file_says_that_variables_are_kept_twice(tmp_path: Path) -> None:
-    described = Described.read("{jobs: {ps: 2, worker: 1}, ps_replicas: 2}")
+    described = ClusterDescription.read("{jobs: {ps: 2, worker: 1}, ps_replicas: 2}")
     assert described.environment() == {"DOVETAIL_PS_REPLICAS": "2"}
     with local_cluster(described) as cluster, ClusterMonitor(cluster.target().removeprefix("zmq://")) as monitor:
         kept = {status.task: (status.figures or {}).get("replicated_by") for status in monitor.look()}
@@ -108,7 +108,7 @@ def test_each_task_runs_the_program_again_where_it_failed(folder: Path) -> None:
     assert found.returncode == 0, found.stderr
     said = [line for line in found.stdout.splitlines() if line.endswith("| 42")]
     assert sorted(said) == ["worker:0 | 42", "worker:1 | 42", "worker:1 | 42"]
-    assert "/job:worker/task:1 was ended by signal 9; it is started again" in found.stderr
+    assert "/job:worker/task:1 was ended by signal 9; it restarts in" in found.stderr
     (folder / "mark").unlink()
     failed = run(folder, "run", "--each", "cluster.yaml", "each.py")
     assert failed.returncode == 128 + signal.SIGKILL

@@ -156,7 +156,7 @@ def test_a_killed_process_ends_it(start: type[Demo], mode: list[str], module: st
     os.kill(demo.child(module), signal.SIGKILL)
     status, _, err = demo.finish(60)
     assert status == 1
-    assert err.startswith(f"error: The process of {named}") and err.endswith(" was killed by SIGKILL\n")
+    assert err.startswith(f"error: The process of {named}") and err.endswith(" was ended by signal 9\n")
     assert demo.leaves_nothing()
 
 

@@ -200,7 +200,7 @@ def test_what_only_fits_the_whole_batch_is_named() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"schedule": "2f2b"}, "no schedule '2f2b'"), ({"micro_batches": 0}, "at least 1"), ({"inputs": []}, "inputs="),
+        ({"schedule": "2f2b"}, "no pipeline schedule '2f2b'"), ({"micro_batches": 0}, "at least 1"), ({"inputs": []}, "inputs="),
         ({"reduction": "max"}, "'mean' or the 'sum'"),
     ],
 )  # fmt: skip
@@ -221,5 +221,5 @@ def test_losses_that_are_no_scalar_or_do_not_depend_on_the_batch_and_batches_tha
             dt.train.PipelineOptimizer(descent, [x], 3).minimize(x * w)
         with pytest.raises(ValueError, match="does not depend on the inputs"):
             dt.train.PipelineOptimizer(descent, [x], 3).minimize(dt.reduce_sum(w * 1.0))
-        with pytest.raises(ValueError, match="A batch of 9 cannot be cut into 2"):
+        with pytest.raises(ValueError, match="A batch of 9 cannot be divided into 2"):
             dt.train.PipelineOptimizer(descent, [x], 2).minimize(dt.reduce_sum(x * w))

@@ -547,7 +547,7 @@ def test_wrong_arguments(graph):
         opt.apply_gradients([])
     with pytest.raises(ValueError, match="No gradients provided for any variable"):
         opt.apply_gradients([(None, w)])
-    with pytest.raises(TypeError, match="Only variables"):
+    with pytest.raises(TypeError, match="can update only variables"):
         opt.apply_gradients([(constant([1.0]), "w")])
     with pytest.raises(TypeError, match="Gradient must be convertible"):
         opt.apply_gradients([(object(), w)])

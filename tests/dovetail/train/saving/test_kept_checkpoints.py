@@ -54,7 +54,7 @@ def test_a_saver_is_made_again_from_its_definition(tmp_path):
         assert session.run(v).tolist() == [1, 1, 1, 1]
         session.run(told.restore_op_name, {told.filename_tensor_name: paths[1]})
         assert len(graph.nodes) == size + 2  # the assignment above
-    with tf.Graph().as_default(), pytest.raises(ValueError, match="has no saver whose file name is"):
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="has no saver whose file name tensor is"):
         tf.train.Saver(saver_def=told)
 
 
