@@ -363,7 +363,10 @@ class Graph:
         node._origin = origin
         node.inputs = tuple(inputs)
         node.attrs = attrs
-        node.outputs = tuple([Tensor(node, i, dtype, dims) for i, (dtype, dims) in enumerate(signature)])
+        if len(signature) == 1:
+            node.outputs = (Tensor(node, 0, *signature[0]),)
+        else:
+            node.outputs = tuple([Tensor(node, i, dtype, dims) for i, (dtype, dims) in enumerate(signature)])
         self.insertion.insert(node, name)
         return node
 
@@ -590,4 +593,4 @@ class Graph:
 
     def unique_name(self, name: str, mark_as_used: bool = True) -> str:
         """A name in the current scope that no node has: `add`, `add_1`, ... Case does not distinguish, as in TensorFlow."""
-        return self._stack.unique_name(name, mark_as_used)
+        return self._stack.unique_name(name, self._stack.current.name, mark_as_used)

@@ -78,11 +78,11 @@ class NodeInsertion:
                 node.controls = control_inputs_for(scopes.control, {t.op for t in inputs})
             # The name is reserved second to last: a device function sees it, and may still fail.
             if name is None or not name:
-                node.name = stack.unique_name(definition.name)
+                node.name = stack.unique_name(definition.name, scopes.name)
             elif name[-1] == "/":
                 node.name = name[:-1]
             else:
-                node.name = stack.unique_name(checked_name(name, scopes.name, "node"))
+                node.name = stack.unique_name(checked_name(name, scopes.name, "node"), scopes.name)
             if node.name in table.by_name:
                 table.check_is_new(node.name)
             if scopes.flow is not None:

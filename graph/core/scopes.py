@@ -261,9 +261,8 @@ class ScopeStack:
             self.per_thread.scopes = found  # type: ignore[union-attr]
         return found
 
-    def unique_name(self, name: str, mark_as_used: bool = True) -> str:
-        """A name in the current scope that no node has: `add`, `add_1`, ... Case does not distinguish, as in TensorFlow."""
-        scope = self.current.name
+    def unique_name(self, name: str, scope: str, mark_as_used: bool = True) -> str:
+        """A name in a scope that no node has: `add`, `add_1`, ... Case does not distinguish, as in TensorFlow."""
         if scope:
             name = f"{scope}/{name}"
         key = name.lower()
@@ -463,7 +462,9 @@ class NameContext:
             scopes.name = ""
             return ""
         scopes.name = (
-            name[:-1] if name[-1] == "/" else self._stack.unique_name(checked_name(name, scopes.name, "scope"))
+            name[:-1]
+            if name[-1] == "/"
+            else self._stack.unique_name(checked_name(name, scopes.name, "scope"), scopes.name)
         )
         return scopes.name + "/"
 

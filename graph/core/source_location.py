@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import ParamSpec, TypeAlias, TypeVar
 
 from .settings import setting
@@ -131,18 +131,17 @@ def shows_users_frames(function: Callable[P, R]) -> Callable[P, R]:
 
 def caller() -> Origin:
     """The innermost location on the call stack that is not inside Dovetail."""
-    frame = sys._getframe(2)
-    while True:
+    frame: FrameType | None = sys._getframe(2)
+    known = _is_own.get
+    while frame is not None:
         code = frame.f_code
-        file = code.co_filename
-        own = _is_own.get(file)
+        own = known(code.co_filename)
         if own is None:
-            own = is_own(file)
+            own = is_own(code.co_filename)
         if not own:
             return code, frame.f_lasti
-        if frame.f_back is None:
-            return UNKNOWN
         frame = frame.f_back
+    return UNKNOWN
 
 
 def locate(origin: Origin) -> SourceLine:

@@ -34,18 +34,17 @@ def _mat_mul_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 def _product_sizes(a: Tensor, b: Tensor, attrs: Attrs, flips: tuple[str, str]) -> tuple[int | None, int | None]:
     """Rows and columns of the product of two matrices. `flips`: the attrs that say which of them are transposed."""
-    flip_a, flip_b = (typed_attr(attrs, name, bool) for name in flips)
-    rows, inner_a = _sizes(a, flip_a)
-    inner_b, columns = _sizes(b, flip_b)
+    flip_a, flip_b = typed_attr(attrs, flips[0], bool), typed_attr(attrs, flips[1], bool)
+    rows, inner_a = (None, None) if a.dims is None else a.dims[-2:]
+    inner_b, columns = (None, None) if b.dims is None else b.dims[-2:]
+    if flip_a:
+        rows, inner_a = inner_a, rows
+    if flip_b:
+        inner_b, columns = columns, inner_b
     if inner_a is not None and inner_b is not None and inner_a != inner_b:
         first, second = (f"{'transposed ' if flip else ''}{text(t.dims)}" for t, flip in ((a, flip_a), (b, flip_b)))
         raise ValueError(f"matrix sizes do not match: {first} times {second} needs {inner_a} to equal {inner_b}")
     return rows, columns
-
-
-def _sizes(matrix: Tensor, flip: bool) -> tuple[int | None, int | None]:
-    rows, columns = (None, None) if matrix.dims is None else matrix.dims[-2:]
-    return (columns, rows) if flip else (rows, columns)
 
 
 def _mat_mul(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool) -> Array:
