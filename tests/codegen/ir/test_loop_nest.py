@@ -76,7 +76,7 @@ def test_text_of_a_kernel(name: str) -> None:
             functionalize_random(PartitionGraph("/device:CPU:0", tuple(nodes), ((x.name, x),), ((y.name, y),))),
             small=True,
             operations_per_byte=OPERATIONS_PER_BYTE,
-            numbers=True,
+            copies_scalars=True,
         )
     (kernel,) = fusion.kernels
     compare(name, source_of(kernel.loops, schedule_of(kernel.loops)).text)
