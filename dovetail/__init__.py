@@ -1,8 +1,7 @@
 """Dovetail: build a dataflow graph, see where each part will run and why, and run it across processes.
 
-The names are TensorFlow 1's, so an old program starts with `import dovetail as tf`. The engine lives in four
-parts, each of which knows only those after it: `runtime` runs plans, `placer` and `codegen` make them,
-`graph` says what a graph is.
+The public names are those of TensorFlow 1: an old program starts with `import dovetail as tf`. The engine has four packages. Each imports
+only those after it: `runtime` runs plans, `placer` places nodes, `codegen` compiles them, and `graph` defines graphs and ops.
 """
 
 from importlib import import_module
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# In a checkout the parts lie beside this folder, and Python finds them there: a checkout needs no install. The links in
-# this folder (`graph` and so on) are for type checkers alone. An installed package has no pyproject.toml beside it.
+# In a checkout these packages lie beside this folder. The path entry lets Python find them there, so that a checkout needs no install.
+# The links in this folder (`graph` and so on) are only for type checkers. An installed package has no pyproject.toml beside it.
 _beside = Path(__file__).resolve().parent.parent
 if (_beside / "pyproject.toml").is_file():
     __path__.insert(0, str(_beside))
@@ -24,7 +23,7 @@ public_paths.install()
 
 from .graph.core.interpreter_state import collector_paused as _collector_paused
 
-with _collector_paused():  # it would scan what the modules make, and find nothing to free: a tenth of the import
+with _collector_paused():  # garbage collection would take a tenth of the import time and find nothing to free
     from . import data, distribute, io, train
     from .api import errors, nest
     from .api.ops import debugging, initializers, linalg, lookup, math, nn, random, sparse, strings
@@ -97,7 +96,7 @@ with _collector_paused():  # it would scan what the modules make, and find nothi
 newaxis = None
 """An axis of size 1 in an index, as in `tensor[:, dt.newaxis]`."""
 
-_LOADED_WHEN_USED = {  # ZeroMQ, or a part that many programs never need
+_LOADED_WHEN_USED = {  # names whose modules import ZeroMQ, or which many programs never use
     "LocalCluster": ".runtime.server.local_cluster",
     "Profile": ".placer.cost.profile",
     "RayCluster": ".distribute.launchers.ray_cluster",
@@ -107,7 +106,7 @@ _LOADED_WHEN_USED = {  # ZeroMQ, or a part that many programs never need
 
 
 def _old_name(module: str, name: str) -> Any:
-    """A name that only programs of TensorFlow 1 use, of this module or of a part of it. AttributeError: there is none."""
+    """A name that only TensorFlow 1 programs use, in this module or a submodule. AttributeError: there is no such name."""
     return import_module(".compat.tf1.names.table", __name__).find(module, name)
 
 
@@ -131,7 +130,7 @@ for _part in ("data", "debugging", "distribute", "errors", "initializers", "io",
 if not TYPE_CHECKING:  # type checkers read __init__.pyi, where an unknown name is an error
 
     def __getattr__(name: str) -> Any:
-        """What is loaded when it is used: large parts and old names."""
+        """A name that is only loaded when it is used: large parts and old names."""
         if name in _LOADED_WHEN_USED:
             value = getattr(import_module(_LOADED_WHEN_USED[name], __name__), name)
         else:

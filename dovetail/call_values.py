@@ -1,8 +1,8 @@
-"""What a call of a compiled function takes and returns: arguments become arrays to feed, what the function returns becomes fetches.
+"""The arguments and results of a call of a compiled function: arguments become arrays to feed, results become fetches.
 
-Arguments and results are structures: lists, tuples, named tuples and dicts. A leaf of the arguments is fed, or is a constant of the trace.
-A leaf that is neither (an iterator, a tensor of a graph) is refused before anything is traced. A leaf of the results is fetched if it is
-of the graph, and is a constant otherwise.
+Arguments and results are structures of lists, tuples, named tuples and dicts. A leaf of the arguments is either fed or a constant of the
+trace. Any other leaf, such as an iterator or a tensor of a graph, raises a TypeError before the function is traced. A leaf of the results
+is fetched if it is an element of the graph. Any other leaf of the results is returned as it is.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .graph.variables.partitioned import PartitionedVariable, cut_axis
 Array: TypeAlias = np.ndarray[Any, Any]
 
 FETCHED = (Tensor, Node, IndexedSlices, SparseTensor)
-"""What a session fetches, once variables are read."""
+"""Types of the leaves that a session fetches. `returned` replaces variables by tensors before."""
 TEXTS = (str, bytes)
 
 
@@ -35,29 +35,27 @@ TEXTS = (str, bytes)
 
 
 def is_constant(leaf: Any) -> bool:
-    """Whether an argument is a constant of the trace, and is not fed."""
+    """Whether an argument is a constant of the trace rather than fed."""
     return leaf is None or isinstance(leaf, str | bytes | bool) or callable(leaf)
 
 
 def constants_of(structure: Any, leaves: Sequence[Any]) -> tuple[Any, ...]:
-    """What of the arguments is the same in all calls of a trace: the structure, and the leaves that are constants; hashable.
-
-    Functions are in it themselves: another one may print alike, also at the address of one that is gone.
-    """
+    """A hashable key of what all calls of one trace share: the structure of the arguments, and the leaves that are constants."""
     functions = [leaf for leaf in leaves if callable(leaf)]
-    # A constant stands there as its text: as itself, the text "array" would be taken for an array.
+    # A constant is represented by its repr, because the string "array" itself would equal the placeholder of an array.
     forms = ["function" if callable(leaf) else repr(leaf) if is_constant(leaf) else "array" for leaf in leaves]
+    # The key holds functions themselves: the repr of a new function may equal that of a deleted one at the same address.
     return repr(nest.pack_sequence_as(structure, forms)), *(f if f.__hash__ else f.__call__ for f in functions)
 
 
 def as_array(leaf: Any) -> Array | None:
-    """An argument as an array in this machine's byte order; Python's numbers become int32 and float32, as in `dt.constant`.
+    """An argument as an array in native byte order, or None if it cannot be fed.
 
-    None: it is nothing that can be fed.
+    Python numbers become int32 and float32, as in `dt.constant`.
     """
     if isinstance(leaf, int) and -(2**31) <= leaf < 2**31:
         return np.asarray(leaf, np.int32)
-    if isinstance(leaf, float) and not isinstance(leaf, np.float64):  # NumPy's number is a float, too
+    if isinstance(leaf, float) and not isinstance(leaf, np.float64):  # np.float64 is a subclass of float
         return np.asarray(leaf, np.float32)
     if hasattr(leaf, "_as_graph_element") or isinstance(leaf, FETCHED):
         return None
@@ -72,10 +70,12 @@ def as_array(leaf: Any) -> Array | None:
 
 
 def refusal(function: str, name: str, leaf: Any) -> str:
-    """The text of the TypeError for an argument that cannot be fed, with what to pass instead.
+    """The text of the TypeError for an argument that cannot be fed. It says what to pass instead.
 
     Args:
-        function, name: what the function and the argument are called.
+        function: name of the compiled function.
+        name: name of the argument.
+        leaf: the argument.
     """
     kind = type(leaf).__name__
     text = f"argument `{name}` of {function} is of the type {kind}"
@@ -89,16 +89,16 @@ def refusal(function: str, name: str, leaf: Any) -> str:
             return f"{text}, and cannot be made an array: {e}"
     if isinstance(leaf, np.ndarray | np.generic):
         return f"{text}, and holds {leaf.dtype}, which tensors cannot hold: convert it with astype"
-    text += ", which is no array and no dict, list or tuple"
+    text += ", which is neither an array nor a dict, list or tuple"
     if dataclasses.is_dataclass(leaf) or hasattr(type(leaf), "__attrs_attrs__"):
         return f"{text}: pass a dict or a named tuple of its fields"
     if isinstance(leaf, Iterable):
         return f"{text}: call {function} once for each batch, `for batch in batches: {function}(batch)`"
-    return f"{text}: pass arrays, numbers, or structures of them. Texts, booleans, None and functions are constants of the trace"
+    return f"{text}: pass arrays, numbers, or structures of them. Strings, booleans, None and functions are constants of the trace"
 
 
 def names_of(bound: inspect.BoundArguments) -> list[str]:
-    """A name for each leaf of the arguments, made of the parameter's name and the keys that lead to the leaf: `batch_images`."""
+    """A name for each leaf of the arguments: the name of the parameter and the keys that lead to the leaf, such as `batch_images`."""
     named: list[tuple[str, Any]] = []
     for parameter in bound.signature.parameters.values():
         value = bound.arguments[parameter.name]
@@ -122,10 +122,14 @@ def _leaf_names(prefix: str, value: Any) -> list[str]:
 
 
 def returned(function: str, results: Any) -> Any:
-    """What a function returned, with a new read of its value in place of each variable: after all changes that the function made.
+    """The results of a function, with a new read op in place of each variable. It reads the value after all changes by the function.
+
+    Args:
+        function: name of the function, for errors.
+        results: what the function returned.
 
     Raises:
-        TypeError: a leaf holds tensors that no step can return, such as a set of them.
+        TypeError: a step cannot return a leaf, such as a set of tensors.
     """
 
     def one(leaf: Any) -> Any:
@@ -151,20 +155,20 @@ def returned(function: str, results: Any) -> Any:
 
 
 def fetches(results: Any) -> list[Any]:
-    """The leaves of what a function returned that a session fetches, in order."""
+    """The leaves of a function's results that a session fetches, in order."""
     found: list[Any] = []
     _mapped(results, lambda leaf: found.append(leaf) if isinstance(leaf, FETCHED) else None)
     return found
 
 
 def with_values(results: Any, values: Sequence[Any]) -> Any:
-    """What a function returned, with values in place of the leaves that `fetches` lists."""
+    """The results of a function, with fetched values in place of the leaves that `fetches` lists."""
     rest = iter(values)
     return _mapped(results, lambda leaf: next(rest) if isinstance(leaf, FETCHED) else leaf)
 
 
 def _mapped(structure: Any, change: Callable[[Any], Any]) -> Any:
-    """A structure with `change(leaf)` in place of each leaf. The fields of a dataclass are looked into."""
+    """A structure with `change(leaf)` in place of each leaf. A dataclass counts as a structure of its fields."""
 
     def one(leaf: Any) -> Any:
         if dataclasses.is_dataclass(leaf) and not isinstance(leaf, FETCHED) and not isinstance(leaf, type):

@@ -1,8 +1,8 @@
 """`dt.compile`: a Python function becomes a graph when it is called, and runs on this machine or on a cluster.
 
-The function is *traced* once for each structure, types and shapes of its arguments: it is called with placeholders and makes nodes.
-All traces of a function are in one graph and share its variables. Planning needs the trace alone, so `plan` starts nothing. The first
-call starts or joins the cluster, opens the session and initialises the variables.
+The function is *traced* once per signature, which is the structure, dtypes and shapes of its arguments: it is called with placeholders
+and creates nodes. All traces of a function are in one graph and share its variables. `plan` needs only a trace and starts no cluster.
+The first call starts or joins the cluster, opens the session and initialises the variables.
 
     arguments --signature--> trace (made once) --feeds--> session.run --> results in the function's structure, as NumPy arrays
 """
@@ -55,24 +55,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 MANY_TRACES = 8
-"""From this number of traces on, a warning says that shapes change too often."""
-
-INSTEAD = {
-    "explain": "plan(...).explain(node), with the arguments of a call",
-    "to": "dt.device in the function, as in `with dt.device('/gpu:0')`",
-    **dict.fromkeys(
-        ("train", "eval"), "an argument of the function, such as training=True: each value is a trace of its own"
-    ),
-    "lower": "plan(...), with the arguments of a call",
-    "eval_shape": "plan(...), with the arguments of a call",
-    "get_concrete_function": "plan(...), with the arguments of a call, or graph",
-    "clear_cache": "close(); a new dt.compile(f) has no traces",
-    "parameters": "variables",
-    "trainable_variables": "variables, or dt.trainable_variables() in the function",
-    "state_dict": "save(path)",
-    "load_state_dict": "restore(path)",
-}
-"""Attribute of compiled functions and modules of other libraries -> what to use in Dovetail."""
+"""At this number of traces, a warning says that signatures change too often."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,8 +64,9 @@ class _Trace:
 
     Attributes:
         feeds: placeholders, in the order of the arguments' arrays.
-        results: the structure that the function returned. fetches: its leaves that a session fetches.
-        effects: nodes that change state or have another side effect. They run in each step, whether returned or not.
+        results: the structure that the function returned.
+        fetches: the leaves of `results` that a session fetches.
+        effects: nodes with side effects, such as a change of state. They run in each step, even if the function does not return them.
     """
 
     feeds: tuple[Tensor, ...]
@@ -91,13 +75,14 @@ class _Trace:
     effects: tuple[Node, ...]
 
 
-class _Home:
-    """State that functions with shared variables have in common: graph, variables, cluster and session.
+class _SharedState:
+    """What compiled functions that share variables have in common: graph, variables, cluster and session.
 
     Attributes:
         made: (scope, name, count in the scope) -> the variable that a trace created there.
-        search: places the nodes of traces; None: the rules do.
-        makers: the function that created each variable. first_arguments: those of the first trace.
+        search: the placement by search, or None if the rules place the nodes.
+        makers: the function that created each variable.
+        first_arguments: the arguments of the first trace.
     """
 
     def __init__(
@@ -118,8 +103,8 @@ class _Home:
         self._seen = 0  # number of nodes when the graph was last searched for uninitialized state
         self._initialized: set[Any] = set()  # variables, and nodes that initialize tables
         self._saver: tuple[int, Saver] | None = None
-        self._checkpoint: str | None = None  # of a `restore` before there were variables; read when they are created
-        self._restored: set[Any] = set()  # variables that were read from it
+        self._checkpoint: str | None = None  # set by a `restore` before the first trace creates variables
+        self._restored: set[Any] = set()  # variables that were read from this checkpoint
 
     @property
     def variables(self) -> list[Any]:
@@ -127,7 +112,7 @@ class _Home:
         return list(self.graph.get_collection(GraphKeys.GLOBAL_VARIABLES))
 
     def session(self) -> Session:
-        """The session; the first call starts or joins the cluster. UnavailableError: a process that it started has ended."""
+        """The session. The first call starts or joins the cluster. UnavailableError: a process of a started cluster has ended."""
         if self.opened is None:
             self.opened = self._open.enter_context(closing(Session(self._target(), self.graph, self.config)))
             if self.search is not None:
@@ -136,7 +121,7 @@ class _Home:
         return self.opened
 
     def initialize(self) -> Session:
-        """The session, after all variables without a value have been initialized. On a joined cluster some may have values already."""
+        """Initialize all variables that have no value, and return the session. In a joined cluster, some may already have values."""
         session = self.session()
         if len(self.graph.nodes) != self._seen:
             self._initialized |= initialize(session, self._initialized)
@@ -144,13 +129,13 @@ class _Home:
         if self._checkpoint is not None:
             new = [v for v in self.variables if v not in self._restored]
             if new:
-                with self.graph.as_default():  # what a later trace makes, the checkpoint need not have
+                with self.graph.as_default():  # `partial`: the checkpoint may lack variables of later traces
                     self._read(Saver(new), self._checkpoint, partial=bool(self._restored))
                 self._restored.update(new)
         return session
 
     def place(self, trace: _Trace, feeds: Mapping[Tensor, Array]) -> Plan | None:
-        """Search for the devices of a trace's nodes, as the strategy says; see `SearchedPlacement.place`."""
+        """Search for the devices of a trace's nodes, if the strategy is a search; see `SearchedPlacement.place`."""
         if self.search is None:
             return None
         return self.search.place(trace, flatten(trace.fetches), trace.effects, feeds)
@@ -172,11 +157,11 @@ class _Home:
             raise NotFoundError.of(e.message + self.other_scope(path)) from None
 
     def saver(self) -> Saver:
-        """A saver of all variables, which keeps all checkpoints. It is reused until a trace creates another variable."""
+        """A saver of all variables that keeps all checkpoints. It is reused until a trace creates another variable."""
         variables = self.variables
         if not variables:
             raise ValueError(
-                f"{self.scope} has no variables yet: the first call, or `plan`, creates them. Do one of these first"
+                f"{self.scope} has no variables yet. Call {self.scope} or {self.scope}.plan first, which creates them"
             )
         if self._saver is None or self._saver[0] != len(variables):
             with self.graph.as_default():
@@ -184,13 +169,13 @@ class _Home:
         return self._saver[1]
 
     def other_scope(self, path: str) -> str:
-        """An addition to the error for a checkpoint that has all variables under the name of another function; else ""."""
+        """A hint for the error about missing variables, if the checkpoint has them under the name of another function; else ""."""
         mine = [v.op.name.removeprefix(f"{self.scope}/") for v in self.variables]
         stored = {name for name, _ in list_variables(path)}
         for scope in sorted({name.partition("/")[0] for name in stored} - {self.scope}):
             if all(f"{scope}/{name}" in stored for name in mine):
                 return (
-                    f"\nThe checkpoint is of the function '{scope}', and variables are named after their function; this one is "
+                    f"\nVariables are named after their function: the checkpoint is of the function '{scope}', and this function is "
                     f"'{self.scope}'. To read it, compile this function with share_with={scope} and restore there, or rename this "
                     f"function (`def {scope}`)"
                 )
@@ -205,7 +190,7 @@ class _Home:
 
     def check_processes(self) -> None:
         """Raise an UnavailableError if a process of the cluster that this process started has ended."""
-        first_ended = getattr(self._started or self.cluster, "first_ended", None)  # of a `LocalCluster`
+        first_ended = getattr(self._started or self.cluster, "first_ended", None)  # a `LocalCluster` has this method
         ended = first_ended() if first_ended is not None else None
         if ended is not None:
             scope = self.scope
@@ -219,7 +204,7 @@ class _Home:
             raise UnavailableError.of(f"{ended}. {way_on}, and `{scope}.restore(path)` reads a checkpoint")
 
     def _target(self) -> str:
-        """The target of the session; a described cluster is started."""
+        """The target of the session. If `cluster` is a description, start that cluster."""
         given = self.cluster
         if given is None or is_target(given):
             return given or ""
@@ -232,7 +217,8 @@ def initialize(session: Session, done: Set[Any] = frozenset()) -> set[Any]:
     """Initialize the variables of a session's graph that have no value, and its tables.
 
     Args:
-        done: variables and table initializers to skip, from an earlier call. Initializing a table again has no effect.
+        session: the session.
+        done: variables and table initializers to skip, as an earlier call returned them.
 
     Returns:
         The variables, and the nodes that initialize tables.
@@ -250,50 +236,56 @@ def initialize(session: Session, done: Set[Any] = frozenset()) -> set[Any]:
 
 
 class CompiledFunction(Generic[P]):
-    """A function that `dt.compile` made. Call it like the original one; results are NumPy arrays. `with` closes it at the end."""
+    """A function that `dt.compile` returned. Call it like the original function; results are NumPy arrays. A `with` block closes it."""
 
-    def __init__(self, function: Callable[P, Any], home: _Home, symbolic_batch: bool, is_owner: bool) -> None:
+    def __init__(self, function: Callable[P, Any], shared: _SharedState, symbolic_batch: bool, is_owner: bool) -> None:
         functools.update_wrapper(self, function)
         self._function, self._signature, self._called = function, inspect.signature(function), _name_of(function)
-        self._home, self._symbolic_batch, self._is_owner = home, symbolic_batch, is_owner
+        self._shared, self._symbolic_batch, self._is_owner = shared, symbolic_batch, is_owner
         self._traces: dict[Any, _Trace] = {}
 
     @shows_users_frames
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Run one step with these arguments.
 
-        Arrays, numbers and other values that NumPy converts to arrays (such as a PyTorch tensor) are fed; Python numbers as int32 and
-        float32. None, strings, booleans and functions are constants: another value makes another trace. Results have the structure that the
-        function returned, with an array for each tensor and variable, and None for each operation.
+        Arrays, numbers and other values that NumPy converts to arrays (such as a PyTorch tensor) are fed. Python numbers become int32 and
+        float32. None, strings, booleans and functions are constants: each value has its own trace.
+
+        Returns:
+            The structure that the function returned, with an array for each tensor and variable, and None for each operation.
+
+        Raises:
+            TypeError: the arguments do not match the signature, an argument cannot be fed, or a result cannot be fetched.
+            UnavailableError: a task of the cluster has ended.
         """
         return self._run(args, kwargs)
 
     @shows_users_frames
     def plan(self, *args: P.args, **kwargs: P.kwargs) -> Plan:
-        """The `Plan` of the step for these arguments and their shapes. No cluster is started; of a target, the session is opened."""
-        home = self._home
-        with home.lock:
+        """The `Plan` of the step for these arguments and their shapes. It starts no cluster, but opens a session on a running one."""
+        shared = self._shared
+        with shared.lock:
             trace, values = self._traced(args, kwargs)
             feeds = dict(zip(trace.feeds, values, strict=True))
-            is_open = home.opened is not None or is_target(home.cluster)
-            cluster = as_cluster(home.session() if is_open else home.cluster)
-            if home.search is not None:
-                home.search.on(cluster)
-            searched = home.place(trace, feeds)
+            is_open = shared.opened is not None or is_target(shared.cluster)
+            cluster = as_cluster(shared.session() if is_open else shared.cluster)
+            if shared.search is not None:
+                shared.search.on(cluster)
+            searched = shared.place(trace, feeds)
             if searched is not None:
                 return searched
             if is_open:
-                plan = home.session().plan([trace.fetches, list(trace.effects)], feeds)
+                plan = shared.session().plan([trace.fetches, list(trace.effects)], feeds)
             else:
                 plan = place(
-                    home.graph, cluster, fetches=flatten(trace.fetches), targets=list(trace.effects), feeds=feeds,
-                    allow_soft_placement=home.config.allow_soft_placement,
+                    shared.graph, cluster, fetches=flatten(trace.fetches), targets=list(trace.effects), feeds=feeds,
+                    allow_soft_placement=shared.config.allow_soft_placement,
                 )  # fmt: skip
-            return plan if home.search is None else home.search.with_solution(trace, plan)
+            return plan if shared.search is None else shared.search.with_solution(trace, plan)
 
     @shows_users_frames
     def trace(self, *args: P.args, **kwargs: P.kwargs) -> Trace:
-        """Run one step with these arguments, and return its timing: a `Trace`, with the times of all tasks on one clock."""
+        """Run one step with these arguments, and return its `Trace`: the times of all nodes and messages, on one clock for all tasks."""
         metadata = RunMetadata()
         self._run(args, kwargs, RunOptions(trace_level=RunOptions.FULL_TRACE), metadata)
         assert metadata.trace is not None
@@ -302,62 +294,76 @@ class CompiledFunction(Generic[P]):
     @property
     def graph(self) -> Graph:
         """The graph of all traces."""
-        return self._home.graph
+        return self._shared.graph
 
     @property
     def variables(self) -> list[Any]:
         """All variables that the traces have created, in order of creation."""
-        return self._home.variables
+        return self._shared.variables
 
     @property
     def session(self) -> Session:
         """The session that calls run in. The first access starts or joins the cluster."""
-        with self._home.lock:
-            return self._home.session()
+        with self._shared.lock:
+            return self._shared.session()
 
     @shows_users_frames
     def save(self, path: str) -> str:
-        """Write a checkpoint of all variables whose files begin with `path`, and return its path, for `restore`.
+        """Write a checkpoint of all variables.
+
+        Args:
+            path: prefix of the files' names.
+
+        Returns:
+            The path to pass to `restore`.
 
         Raises:
-            ValueError: the function has no variables yet. OSError: the files cannot be written.
+            ValueError: the function has no variables yet.
+            OSError: the files cannot be written.
         """
-        with self._home.lock:
-            return str(self._home.saver().save(self._home.initialize(), path))
+        with self._shared.lock:
+            return str(self._shared.saver().save(self._shared.initialize(), path))
 
     @shows_users_frames
     def restore(self, path: str) -> None:
-        """Read all variables from the checkpoint `path`, as `save` returned it.
+        """Read all variables from a checkpoint.
 
-        The first trace creates the variables. Before it, `restore` only records the path, and the first call reads the checkpoint.
-        Variables that later traces create are read, too, if the checkpoint has them.
+        Before the first trace, which creates the variables, `restore` only records the path. The first call then reads the checkpoint.
+        Variables that later traces create are also read, if the checkpoint has them.
+
+        Args:
+            path: the path that `save` returned.
 
         Raises:
-            ValueError: there is no such checkpoint. NotFoundError, here or in the first call: it lacks a variable; the message says if
-                another function wrote it.
+            ValueError: there is no such checkpoint.
+            NotFoundError: the checkpoint lacks a variable. The first call raises this error if `restore` came before it.
 
         >>> predict.restore("weights/model")  # in a new process
         >>> predict(x)
         """
-        with self._home.lock:
-            self._home.restore(path)
+        with self._shared.lock:
+            self._shared.restore(path)
 
     def __repr__(self) -> str:
-        on = "" if self._home.cluster is None else f", on {self._home.cluster!r}"
+        on = "" if self._shared.cluster is None else f", on {self._shared.cluster!r}"
         traces = f"{len(self._traces)} trace{'s' * (len(self._traces) != 1)}"
         return f"<dt.compile {self._called}{self._signature}: {traces}, {len(self.variables)} variables{on}>"
 
     if not TYPE_CHECKING:  # to a type checker an unknown attribute is an error
 
         def __getattr__(self, name: str) -> Never:
-            """An attribute that functions and modules of other libraries have: the error says what to use here."""
-            text = f"a function made by dt.compile has no attribute {name!r}"
-            raise AttributeError(text + (f": use {INSTEAD[name]}" if name in INSTEAD else ""), name=name, obj=self)
+            """Raise an AttributeError that says what to use instead of an attribute of another library."""
+            from .api.unknown_names import OF_COMPILED_FUNCTIONS  # needed only for this error
+
+            instead = f": use {OF_COMPILED_FUNCTIONS[name]}" if name in OF_COMPILED_FUNCTIONS else ""
+            raise AttributeError(
+                f"a function made by dt.compile has no attribute {name!r}{instead}", name=name, obj=self
+            )
 
     def close(self) -> None:
-        """End the session, and the cluster if this function started it. A later call starts both again, with initial values."""
-        with self._home.lock:
-            self._home.close()
+        """End the session, and the cluster if this function started it. A later call starts both again, with the initial variables."""
+        with self._shared.lock:
+            self._shared.close()
 
     def __enter__(self) -> Self:
         return self
@@ -370,22 +376,22 @@ class CompiledFunction(Generic[P]):
     def _run(
         self, args: Any, kwargs: Any, options: RunOptions | None = None, metadata: RunMetadata | None = None
     ) -> Any:
-        with self._home.lock:
+        with self._shared.lock:
             trace, values = self._traced(args, kwargs)
             feeds = dict(zip(trace.feeds, values, strict=True))
-            if self._home.search is not None:
-                self._home.session()
-                self._home.place(trace, feeds)
-            session = self._home.initialize()
+            if self._shared.search is not None:
+                self._shared.session()
+                self._shared.place(trace, feeds)
+            session = self._shared.initialize()
         try:
             found = session.run([trace.fetches, list(trace.effects)], feeds, options, metadata)[0]
         except UnavailableError:
-            self._home.check_processes()  # says more of a cluster that was started here
+            self._shared.check_processes()  # raises a more specific error for a cluster that this process started
             raise
         return with_values(trace.results, found)
 
     def _traced(self, args: Any, kwargs: Any) -> tuple[_Trace, list[Array]]:
-        """The trace for these arguments, made if needed, and the arrays to feed."""
+        """The trace for these arguments, which is made if needed, and the arrays to feed."""
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as e:
@@ -408,7 +414,7 @@ class CompiledFunction(Generic[P]):
             trace = self._traces[key] = self._make_trace(structure, names_of(bound), leaves, fed, values)
             if len(self._traces) == MANY_TRACES:
                 warnings.warn(
-                    f"{self._home.scope} was traced {MANY_TRACES} times for different shapes, types or constants; each trace is "
+                    f"{self._shared.scope} was traced {MANY_TRACES} times for different shapes, types or constants; each trace is "
                     "compiled. If only the first axis differs, use dt.compile(symbolic_batch=True)",
                     stacklevel=5,
                 )
@@ -420,59 +426,59 @@ class CompiledFunction(Generic[P]):
     def _make_trace(
         self, structure: Any, names: list[str], leaves: list[Any], fed: list[bool], values: list[Any]
     ) -> _Trace:
-        """Call the function with placeholders in place of the arrays. They are named after the parameters, in a scope of their own."""
-        home, rest = self._home, iter(values)
-        before = len(home.graph.nodes)
+        """Call the function with placeholders in place of the arrays. The placeholders are named after the parameters."""
+        shared, rest = self._shared, iter(values)
+        before = len(shared.graph.nodes)
         counts: Counter[tuple[str, str]] = Counter()
 
         def find_or_make(next_creator: Callable[..., Any], **arguments: Any) -> Any:
-            """The variable that an earlier trace made under this name, in this scope, at the same count; else a new one."""
-            place = (home.graph.get_name_scope().removeprefix(scope), arguments.get("name") or "")
+            """The variable that an earlier trace created with this name, in this scope, at the same count, or else a new one."""
+            place = (shared.graph.get_name_scope().removeprefix(scope), arguments.get("name") or "")
             counts[place] += 1
             key = (*place, counts[place])
-            if key not in home.made:
-                home.made[key] = next_creator(**arguments)
-            return home.made[key]
+            if key not in shared.made:
+                shared.made[key] = next_creator(**arguments)
+            return shared.made[key]
 
         def get(getter: Callable[..., Any], *given: Any, **arguments: Any) -> Any:
-            """The variable of `get_variable`."""
+            """Get a variable as `get_variable` does, and record it."""
             found = getter(*given, **arguments)
-            home.makers.note(found, self._called, self._is_owner, arguments.get("initializer"))
+            shared.makers.note(found, self._called, self._is_owner, arguments.get("initializer"))
             return found
 
         with (
-            home.graph.as_default(),
-            variable_scope(home.scope, reuse=AUTO_REUSE, custom_getter=get),
+            shared.graph.as_default(),
+            variable_scope(shared.scope, reuse=AUTO_REUSE, custom_getter=get),
             variable_creator_scope(find_or_make),
         ):
-            scope, given = home.graph.get_name_scope(), []
+            scope, given = shared.graph.get_name_scope(), []
             for leaf, name, is_fed in zip(leaves, names, fed, strict=True):
                 value = next(rest) if is_fed else leaf
-                name = f"arguments/{name}"  # so that a variable with a parameter's name keeps it
+                name = f"arguments/{name}"  # a variable may have the name of a parameter
                 given.append(placeholder(value.dtype, self._dims(value), name) if is_fed else value)
             positional, named = nest.pack_sequence_as(structure, given)
             token = names_in_trace.set({})
             try:
-                with build(home.graph, object()):
+                with build(shared.graph, object()):
                     results = self._function(*positional, **named)
             except (TypeError, ValueError) as e:
-                home.first_arguments.explain(e, self._called, dict(zip(names, given, strict=True)))
+                shared.first_arguments.explain(e, self._called, dict(zip(names, given, strict=True)))
                 raise
             finally:
-                home.first_arguments.note(self._called, dict(zip(names, given, strict=True)))
+                shared.first_arguments.note(self._called, dict(zip(names, given, strict=True)))
                 names_in_trace.reset(token)
 
             results = returned(self._called, results)
-        if home.search is not None:
-            home.search.note(home.graph.nodes[before:], scope, home.scope)
+        if shared.search is not None:
+            shared.search.note(shared.graph.nodes[before:], scope, shared.scope)
         feeds = tuple(t for t, is_fed in zip(given, fed, strict=True) if is_fed)
-        return _Trace(feeds, results, fetches(results), tuple(_effects(home.graph, before)))
+        return _Trace(feeds, results, fetches(results), tuple(_effects(shared.graph, before)))
 
 
 def _effects(graph: Graph, before: int) -> list[Node]:
-    """The nodes from number `before` on that change state or have another effect, but for the initialisers of variables and tables.
+    """The nodes with side effects from number `before` on, except the initialisers of variables and tables.
 
-    Of loops, their exits: a node inside cannot be run by itself.
+    A node inside a loop cannot be a target, so the exits of the loops stand for such nodes.
     """
     nodes = graph.nodes[before:]
     starts = [
@@ -528,27 +534,27 @@ def compile(
 ) -> Any:
     """Compile a function: it is traced into a graph once per signature, planned, compiled, and run in this process or on a cluster.
 
-    The function uses Dovetail's ops, device blocks, variables, layers and optimizers. The first trace creates its variables; later traces
+    The function uses Dovetail's ops, device blocks, variables, layers and optimizers. The first trace creates its variables. Later traces
     reuse them by name and scope. Ops with side effects, such as an update or a `dt.print`, run in each call even if the function does not
     return them. Their order is that of the graph (see `control_dependencies`).
 
     Args:
         function: takes and returns nested structures of tensors. None: `compile` returns a decorator.
-        cluster: where the function runs. None: in this process. A running cluster: a `LocalCluster`, a `RayCluster`, a server, or a
-            target (`"zmq://host:port"`). A description: numbers of tasks (`{"ps": 1, "worker": 2}` or `"ps=1,worker=2"`), a
-            `ClusterSpec`, or the path of a cluster file; the first call starts these tasks on this machine, and `close` ends them.
-        strategy: how nodes without a device are placed, a name as in `dt.place`. A search (`auto`) is made at the first call or `plan`,
-            with the sizes of its arguments; signatures with the same nodes, such as other batch sizes, share its placement.
+        cluster: where the function runs. None: in this process. A running cluster is a `LocalCluster`, a `RayCluster`, a server, or a
+            target (`"zmq://host:port"`). A description is numbers of tasks (`{"ps": 1, "worker": 2}` or `"ps=1,worker=2"`), a
+            `ClusterSpec`, or the path of a cluster file. The first call starts the described tasks on this machine, and `close` ends them.
+        strategy: how nodes without a device are placed, as in `dt.place`. The first call, or `plan`, makes the search of `auto` with the
+            shapes of its arguments. Signatures with the same nodes, such as other batch sizes, share the placement.
         budget_s: effort of the search, in seconds of two typical CPU cores, as in `dt.place`. None: 5.0. Only with `strategy="auto"`.
         symbolic_batch: make the first axis of all arrays symbolic, so that all batch sizes share one trace.
-        config: settings of the session, a `ConfigProto`.
-        share_with: another compiled function, whose graph, variables, session and cluster this one uses.
+        config: settings of the session.
+        share_with: another compiled function whose graph, variables, session and cluster this function uses.
 
     Raises:
-        TypeError: `function` is not callable, or is a generator or a coroutine; `share_with` is combined with `cluster`, `strategy` or
-            `config`; `cluster` is none of the above; or `budget_s` is no number.
-        ValueError, OSError: the description of the cluster is malformed, or the file cannot be read; the strategy is unknown; `budget_s`
-            is negative or not finite, or the strategy is not `auto`.
+        TypeError: `function` is not callable, or is a generator or a coroutine. `share_with` is combined with `cluster`, `strategy` or
+            `config`. An argument has another type.
+        ValueError: the description of the cluster is malformed, the strategy is unknown, or `budget_s` is invalid or not for the strategy.
+        OSError: the cluster file cannot be read.
 
     >>> @dt.compile(cluster={"ps": 1, "worker": 2})
     ... def double(x):
@@ -561,14 +567,9 @@ def compile(
     """
     if function is None:
         return functools.partial(
-            compile,
-            cluster=cluster,
-            strategy=strategy,
-            budget_s=budget_s,
-            symbolic_batch=symbolic_batch,
-            config=config,
+            compile, cluster=cluster, strategy=strategy, budget_s=budget_s, symbolic_batch=symbolic_batch, config=config,
             share_with=share_with,
-        )
+        )  # fmt: skip
     if any(c.__name__ == "Module" and c.__module__ == "torch.nn.modules.module" for c in type(function).__mro__):
         raise TypeError(
             f"dt.compile takes a function of Dovetail's ops, not a PyTorch module ({type(function).__name__}): export it with "
@@ -581,13 +582,13 @@ def compile(
             f'budget_s is the effort of the search of strategy="auto", not {strategy!r}: add strategy="auto", or leave out budget_s'
         )
     if share_with is None:
-        home = _Home(_name_of(function), cluster, strategy, budget_s, config)
-        return CompiledFunction(function, home, symbolic_batch, True)
+        shared = _SharedState(_name_of(function), cluster, strategy, budget_s, config)
+        return CompiledFunction(function, shared, symbolic_batch, True)
     if cluster is not None or config is not None or strategy != "rules":
         raise TypeError(
             "`share_with` implies the cluster, strategy and config of the other function: leave these arguments out"
         )
-    return CompiledFunction(function, share_with._home, symbolic_batch, False)
+    return CompiledFunction(function, share_with._shared, symbolic_batch, False)
 
 
 _SETTINGS = [p.name for p in inspect.signature(compile).parameters.values() if p.kind is p.KEYWORD_ONLY]

@@ -1,4 +1,4 @@
-"""The argument `cluster` of `dt.compile`: a running cluster, or the description of one, whose tasks this process starts."""
+"""The argument `cluster` of `dt.compile`: a running cluster, or the description of a cluster whose tasks this process starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DESCRIPTIONS = (str, os.PathLike, Mapping, ClusterSpec, ClusterDef)
 
 
 def processes(given: Any) -> AbstractContextManager[LocalCluster]:
-    """The processes on this machine for a description of a cluster; they end with the block."""
+    """Start the tasks of a described cluster as processes on this machine. They end with the `with` block."""
     from .runtime.server.local_cluster import LocalCluster  # loads ZeroMQ
 
     if isinstance(given, str | os.PathLike):
@@ -30,7 +30,13 @@ def processes(given: Any) -> AbstractContextManager[LocalCluster]:
 
 
 def check_cluster(given: Any) -> None:
-    """Check the argument `cluster` of `compile`. TypeError, ValueError, OSError: it is no cluster."""
+    """Check the argument `cluster` of `compile`.
+
+    Raises:
+        TypeError: the argument has another type.
+        ValueError: the description of the cluster is malformed.
+        OSError: the cluster file cannot be read.
+    """
     if isinstance(given, DESCRIPTIONS) and not is_target(given):
         as_cluster(given)
     elif given is not None and target_of(given) is None:
@@ -46,7 +52,7 @@ def is_target(given: Any) -> bool:
 
 
 def target_of(given: Any) -> str | None:
-    """The target of a running cluster or a server; None: `given` is neither."""
+    """The target of a running cluster or a server, or None if `given` is neither."""
     if is_target(given):
         return str(given)
     target = getattr(given, "target", None)

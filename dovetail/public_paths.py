@@ -1,11 +1,11 @@
-"""Public names that differ from the place in the source tree: `import dovetail.keras` gives `dovetail.compat.tf1.keras`.
+"""Public module paths that differ from the source tree: `import dovetail.keras` imports `dovetail.compat.tf1.keras`.
 
-Programs import `dovetail.math` or `dovetail.keras.layers`, as TensorFlow 1 names its modules. The source tree has another order: what
-only old programs need lies in `compat/tf1`, facades in `api`, other formats in `interop`. A finder at the head of `sys.meta_path` gives
-the same module object under both names, so `dovetail.keras is dovetail.compat.tf1.keras`.
+Programs import `dovetail.math` or `dovetail.keras.layers`, because TensorFlow 1 names its modules so. In the source tree, modules that
+only old programs need are in `compat/tf1`, re-exporting modules in `api` and other formats in `interop`. A finder at the front of
+`sys.meta_path` returns the same module object under both names, so `dovetail.keras is dovetail.compat.tf1.keras`.
 
-Single names that only old programs use, such as `dovetail.train.Supervisor`, are looked up when they are used. A module asks `old_name`;
-`dovetail/__init__` registers the function that knows them, so no module outside `compat` imports `compat`.
+Single names that only old programs use, such as `dovetail.train.Supervisor`, are looked up when they are used: modules call `old_name`.
+`dovetail/__init__` registers the function behind it, so that no module outside `compat` imports `compat`.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ HOMES = {
     "tf1": "compat.tf1.importing",
     "timeline": "runtime.observability.timeline",
 }
-"""Public path below `dovetail` -> place in the source tree; what lies below a path moves with it."""
+"""Public path below `dovetail` -> path in the source tree. Submodules of a path are mapped with it."""
 
 
 def home_of(name: str) -> str | None:
-    """The full name of the module that a public name such as `dovetail.keras.layers` stands for; None: it stands for itself."""
+    """The full name of the module behind a public name such as `dovetail.keras.layers`, or None if both are the same."""
     root, _, path = name.partition(".")
     if root != _ROOT:
         return None
@@ -83,12 +83,14 @@ class _Loader:
         self._home = home
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Let Python make an empty module, which `exec_module` replaces: Python writes its own notes into that one."""
+        """Return None, so that Python creates an empty module and writes its import attributes there; `exec_module` replaces it."""
 
     def exec_module(self, module: ModuleType) -> None:
         sys.modules[module.__name__] = found = import_module(self._home)
         explain_unknown_names(found, module.__name__)
-        for name, inner in list(vars(found).items()):  # `dovetail.keras.layers`, which is used without being imported
+        for name, inner in list(
+            vars(found).items()
+        ):  # submodules, such as `dovetail.keras.layers`, are used without an import
             if isinstance(inner, ModuleType) and inner.__name__ == f"{found.__name__}.{name}":
                 explain_unknown_names(inner, f"{module.__name__}.{name}")
 
@@ -111,7 +113,7 @@ class _Finder:
 
 
 def install() -> None:
-    """Let Python find the public paths. It has no effect when it is called again."""
+    """Let Python find the public paths. Further calls have no effect."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
@@ -126,16 +128,20 @@ def register_old_names(find: Callable[[str, str], Any]) -> None:
 
 
 def old_name(module: str, name: str) -> Any:
-    """A name of a public module that only programs of TensorFlow 1 use. AttributeError: there is none."""
+    """A name of a public module that only TensorFlow 1 programs use. AttributeError: there is no such name."""
     if _find_old_name is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     return _find_old_name(module, name)
 
 
 def explain_unknown_names(module: ModuleType, public: str) -> None:
-    """Let a module that has no `__getattr__` say, under its public name, what to use instead of a name that it lacks.
+    """Make AttributeErrors of a module say what to use instead of the unknown name, unless the module has its own `__getattr__`.
 
-    `dir` of a module that has `__all__` shows these names, without what it imports.
+    If the module has `__all__`, `dir` lists only these names.
+
+    Args:
+        module: the module.
+        public: its public name, for the errors.
     """
     vars(module).setdefault("__getattr__", partial(old_name, public))
     if hasattr(module, "__all__"):

@@ -1,16 +1,15 @@
-"""Which trace of which compiled function made a variable, when another one wants it to be different.
+"""Warnings about variables that several compiled functions share: which function created a variable, and who wanted it otherwise.
 
-Whichever function is traced first makes the variable, on its device and with its initializer. When one that only reads it comes first,
-`share_with` loses what the other one asks for:
+The function that is traced first creates the variable, with its device and initializer. With `share_with`, this may be a function that
+only reads the variable. The device and the initializer of the other function then have no effect:
 
     predict: get_variable("w", [2, 1])                                     traced first: no device, the default initializer
-    train:   with dt.device("/job:ps"): get_variable("w", ..., zeros)      finds that variable: a warning says what is lost
+    train:   with dt.device("/job:ps"): get_variable("w", ..., zeros)      gets that variable, with a warning
 
-Only the function that owns the graph, which the others share, is warned. Another one may well read a variable inside a device block of
-its own: the block then says where the reading op runs.
+Only the function that owns the shared graph warns. The others may read a variable in a device block, which then places the read op.
 
-Variables are shared by name. A layer without a name makes new ones, which were never trained: a warning says so if another function has
-trainable variables of the same shape.
+Variables are shared by name. A layer without a name creates new variables, which were never trained. A warning says so if another
+function has trainable variables of the same shape.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from .graph.core.source_location import warn_caller
 from .graph.variables.partitioned import PartitionedVariable
 
 _UNNAMED = re.compile(r"/(?:dense|conv[123]d(?:_transpose)?|separable_conv[12]d|batch_normalization)(?:_\d+)?/")
-"""In names of variables: the scope of a layer to which the program gave no name."""
+"""In the name of a variable: the scope of a layer that the program did not name."""
 
 
 @dataclass(frozen=True)
@@ -38,20 +37,22 @@ class _Maker:
 
 
 class VariableMakers:
-    """The functions that made the variables of one graph."""
+    """The functions that created the variables of one graph."""
 
     def __init__(self) -> None:
         self._of: dict[Any, _Maker] = {}
-        self._warned: set[str] = set()  # functions that made variables which they may have meant to share
+        self._warned: set[str] = (
+            set()
+        )  # functions that got a warning about variables which they may have meant to share
 
     def note(self, variable: Any, function: str, is_owner: bool, initializer: Any) -> None:
-        """A trace got a variable. Warns, once for each variable, when the owner finds one that another made differently.
+        """Record that a trace got a variable. Warn, once per variable, if another function created it otherwise than the owner wants.
 
         Args:
-            variable: what `get_variable` returned.
+            variable: the result of `get_variable`.
             function: name of the function that is being traced.
-            is_owner: whether it owns the graph.
-            initializer: what this trace asks for; None: the default.
+            is_owner: whether this function owns the graph.
+            initializer: the initializer that this trace gave. None: the default.
         """
         if variable not in self._of:
             self._warn_of_new(variable, function)
@@ -78,7 +79,7 @@ class VariableMakers:
             )
 
     def _warn_of_new(self, variable: Any, function: str) -> None:
-        """Warn, once for each function, if a layer without a name makes a variable like one of another function."""
+        """Warn, once per function, if a layer without a name creates a variable with the shape and dtype of another function's."""
         is_whole = not isinstance(variable, PartitionedVariable)
         if function in self._warned or not is_whole or not variable.trainable or not _UNNAMED.search(variable.op.name):
             return
@@ -97,21 +98,23 @@ class VariableMakers:
 
 
 class FirstArguments:
-    """The types and shapes of the arguments of the first trace: layers make their variables for them."""
+    """The dtypes and shapes of the arguments of the first trace, for which layers created their variables."""
 
     def __init__(self) -> None:
         self._function = ""
         self._known: dict[str, str] = {}  # by name
 
     def note(self, function: str, arguments: Mapping[str, Any]) -> None:
-        """A trace was made. Only the first one counts."""
+        """Record the arguments of a trace. Only the first call has an effect."""
         if not self._function:
             self._function, self._known = function, _described(arguments)
 
     def explain(self, error: Exception, function: str, arguments: Mapping[str, Any]) -> None:
-        """Note at an error which arguments are float64, if an operand is, and which differ from those of the first trace."""
+        """Add notes to an error: which argument is float64, if an operand is, and which arguments differ from those of the first trace."""
         wide = [name for name, t in arguments.items() if isinstance(t, Tensor) and t.dtype is float64]
-        if wide and " float64 (" in str(error):  # an operand of that type; other errors list all types
+        if wide and " float64 (" in str(
+            error
+        ):  # an operand is float64; other errors that contain "float64" list the allowed dtypes
             wanted = "int64" if "must be int32 or int64" in str(error) else "float32"
             error.add_note(
                 f"Argument `{wide[0]}` is float64, as NumPy makes arrays unless told otherwise: pass it .astype(np.{wanted})"

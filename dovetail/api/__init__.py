@@ -1,6 +1,6 @@
-"""The thin modules that programs use as `dt.math`, `dt.nn`, `dt.errors`: they export names of `graph` under public paths.
+"""The modules that programs use as `dt.math`, `dt.nn` and `dt.errors`. Most of them only re-export names of `graph`.
 
-`ops` has one module per family of ops. `errors` has a class per status code. `nest` handles nested structures.
-`unknown_names` knows what to use instead of a name that a module or a tensor does not have.
-`dovetail/public_paths.py` maps the public paths to these modules. `data`, `distribute`, `train` and all above may import from here.
+`ops` has one module per family of ops. `errors` has one class per status code. `nest` handles nested structures. `unknown_names` maps
+names of other libraries to the names to use in Dovetail. `dovetail/public_paths.py` maps the public paths to these modules.
+`data`, `distribute`, `train` and the packages above them may import from here.
 """

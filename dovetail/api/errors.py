@@ -42,7 +42,7 @@ _CLASSES: dict[int, type[OpError]] = {kind.error_code: kind for kind in OpError.
 
 
 def exception_type_from_error_code(error_code: int) -> type[OpError]:
-    """The class of an error code. KeyError: there is none."""
+    """The class of an error code. KeyError: no class has the code."""
     return _CLASSES[error_code]
 
 

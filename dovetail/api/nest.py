@@ -13,7 +13,7 @@ def _parts(structure: Any) -> list[Any] | None:
 
 
 def is_nested(seq: Any) -> bool:
-    """Whether the argument is a structure, and not a leaf."""
+    """Whether the argument is a structure rather than a leaf."""
     return _parts(seq) is not None
 
 
@@ -21,7 +21,7 @@ is_sequence = is_nested
 
 
 def flatten(structure: Any) -> list[Any]:
-    """The leaves, in order; dicts in the order of their sorted keys.
+    """The leaves in order. A dict counts in the order of its sorted keys.
 
     >>> flatten([1, (2, {"b": 4, "a": 3})])
     [1, 2, 3, 4]
@@ -31,7 +31,7 @@ def flatten(structure: Any) -> list[Any]:
 
 
 def pack_sequence_as(structure: Any, flat_sequence: Sequence[Any]) -> Any:
-    """A structure of the same form with other leaves.
+    """A structure with the form of `structure` and the leaves `flat_sequence`.
 
     Raises:
         ValueError: the number of leaves differs from that of the structure.
@@ -63,10 +63,13 @@ def assert_same_structure(nest1: Any, nest2: Any, check_types: bool = True) -> N
     """Check that two structures have the same form.
 
     Args:
-        check_types: also compare types, such as list and tuple; if False, only depth and lengths are compared.
+        nest1: a structure.
+        nest2: another structure.
+        check_types: also compare types, such as list and tuple. If False, only depths, lengths and keys are compared.
 
     Raises:
-        ValueError: lengths, depths or keys differ. TypeError: types differ.
+        ValueError: lengths, depths or keys differ.
+        TypeError: types differ.
     """
     a, b = _parts(nest1), _parts(nest2)
     if a is None and b is None:
@@ -84,14 +87,33 @@ def assert_same_structure(nest1: Any, nest2: Any, check_types: bool = True) -> N
 
 
 def map_structure(func: Callable[..., Any], *structure: Any, check_types: bool = True) -> Any:
-    """A structure with `func(leaf, ...)` for each leaf. All structures must have the same form."""
+    """A structure with `func(leaf, ...)` in place of each leaf.
+
+    Args:
+        func: takes one leaf of each structure.
+        structure: one or more structures of the same form.
+        check_types: as in `assert_same_structure`.
+
+    Raises:
+        ValueError, TypeError: the structures have different forms.
+
+    >>> map_structure(lambda x, y: x + y, {"a": 1, "b": [2]}, {"a": 10, "b": [20]})
+    {'a': 11, 'b': [22]}
+    """
     for other in structure[1:]:
         assert_same_structure(structure[0], other, check_types)
     return pack_sequence_as(structure[0], [func(*x) for x in zip(*map(flatten, structure), strict=True)])
 
 
 def flatten_up_to(shallow_tree: Any, input_tree: Any, check_types: bool = True) -> list[Any]:
-    """The substructures at the leaves of a shallower structure, in order."""
+    """The parts of `input_tree` at the leaves of the shallower structure `shallow_tree`, in order.
+
+    Raises:
+        ValueError, TypeError: `shallow_tree` is not a prefix of `input_tree`.
+
+    >>> flatten_up_to([0, 0], [[1, 2], 3])
+    [[1, 2], 3]
+    """
     assert_shallow_structure(shallow_tree, input_tree, check_types)
     parts, inner = _parts(shallow_tree), _parts(input_tree)
     if parts is None or inner is None:
@@ -100,13 +122,30 @@ def flatten_up_to(shallow_tree: Any, input_tree: Any, check_types: bool = True) 
 
 
 def map_structure_up_to(shallow_tree: Any, func: Callable[..., Any], *inputs: Any) -> Any:
-    """The shallow structure, with `func` of the other structures' substructures in place of each leaf."""
+    """The shallow structure, with `func(part, ...)` in place of each leaf; there is one part of each structure of `inputs`.
+
+    Raises:
+        ValueError, TypeError: `shallow_tree` is not a prefix of each of `inputs`.
+
+    >>> map_structure_up_to([0, 0], sum, [[1, 2], [3]])
+    [3, 3]
+    """
     found = [func(*x) for x in zip(*(flatten_up_to(shallow_tree, i) for i in inputs), strict=True)]
     return pack_sequence_as(shallow_tree, found)
 
 
 def assert_shallow_structure(shallow_tree: Any, input_tree: Any, check_types: bool = True) -> None:
-    """Check that a shallower structure is a prefix of a structure. ValueError, TypeError: it is not."""
+    """Check that `shallow_tree` is a prefix of `input_tree`.
+
+    Args:
+        shallow_tree: the shallower structure.
+        input_tree: the deeper structure.
+        check_types: also compare types, such as list and tuple.
+
+    Raises:
+        ValueError: lengths or keys differ.
+        TypeError: types differ, or a leaf of `input_tree` stands where `shallow_tree` has a structure.
+    """
     parts, inner = _parts(shallow_tree), _parts(input_tree)
     if parts is None:
         return

@@ -1,6 +1,6 @@
-"""What to use instead of a name that a public module or a tensor does not have.
+"""Texts of AttributeErrors that say what to use instead of an unknown name.
 
-Such names are those of PyTorch, JAX, NumPy and TensorFlow 2, and misspelt ones.
+Such a name may be one of PyTorch, JAX, NumPy or TensorFlow 2, or be misspelt.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FOREIGN = {
     ),
     **dict.fromkeys(
         ("no_grad", "inference_mode", "enable_grad"),
-        "nothing in its place: only dt.gradients and the method minimize of optimizers make gradients",
+        "nothing in its place: only dt.gradients and the method minimize of an optimizer compute gradients",
     ),
     **dict.fromkeys(
         ("pmap", "distributed", "parallel", "DataParallel", "nn.DataParallel", "DistributedDataParallel"),
@@ -174,7 +174,7 @@ FOREIGN = {
 """Name below `dovetail` -> what to use."""
 
 _NO_VALUE = f"a tensor has no value before the graph runs; {TO_GET_IT}"
-_PLACED = "place the nodes that make it, with dt.device('/gpu:0')"
+_PLACED = "place the nodes that compute it, with dt.device('/gpu:0')"
 OF_TENSORS = {
     **dict.fromkeys(("numpy", "item", "tolist"), _NO_VALUE),
     "cuda": _PLACED,
@@ -214,10 +214,27 @@ OF_TENSORS = {
     "int": "use tensor.astype(dt.int32)",
     "long": "use tensor.astype(dt.int64)",
     "bool": "use tensor.astype(dt.bool)",
-    "assign": "it is no slice of a variable; use dt.Variable: only variables, and slices of them, can be changed",
+    "assign": "use dt.Variable: only variables and slices of variables can be assigned to",
     "at": "use dt.tensor_scatter_nd_update(tensor, indices, updates), or dt.where(mask, new, tensor); a variable has v[i].assign(new)",
 }
-"""Attribute that tensors of other libraries have -> what to do here."""
+"""Attribute of the tensors of other libraries -> what to do in Dovetail."""
+
+OF_COMPILED_FUNCTIONS = {
+    "explain": "plan(...).explain(node), with the arguments of a call",
+    "to": "dt.device in the function, as in `with dt.device('/gpu:0')`",
+    **dict.fromkeys(
+        ("train", "eval"), "an argument of the function, such as training=True: each value is a trace of its own"
+    ),
+    "lower": "plan(...), with the arguments of a call",
+    "eval_shape": "plan(...), with the arguments of a call",
+    "get_concrete_function": "plan(...), with the arguments of a call, or graph",
+    "clear_cache": "close(); a new dt.compile(f) has no traces",
+    "parameters": "variables",
+    "trainable_variables": "variables, or dt.trainable_variables() in the function",
+    "state_dict": "save(path)",
+    "load_state_dict": "restore(path)",
+}
+"""Attribute of the compiled functions and modules of other libraries -> what to use in Dovetail."""
 
 _SEARCHED = (
     "nn",
@@ -237,7 +254,12 @@ _SEARCHED = (
 
 
 def message(module: str, name: str, also: Collection[str] = ()) -> str:
-    """The text of the AttributeError for a name that a public module does not have; `also`: names that it has beside those of `dir`.
+    """The text of the AttributeError for a name that a public module does not have.
+
+    Args:
+        module: public name of the module.
+        name: the unknown name.
+        also: names that the module has in addition to those of `dir`.
 
     >>> message("dovetail", "relu")
     "module 'dovetail' has no attribute 'relu': use dt.nn.relu"
@@ -253,7 +275,7 @@ def message(module: str, name: str, also: Collection[str] = ()) -> str:
 
 
 def instead_of_attribute(name: str) -> str:
-    """What the AttributeError of a tensor or variable adds for an attribute that it does not have; "" where nothing is like it.
+    """The hint that the AttributeError of a tensor or variable adds for an unknown attribute, or "" if no name is similar.
 
     >>> instead_of_attribute("relu")
     ': use dt.nn.relu(tensor)'
@@ -269,7 +291,7 @@ def instead_of_attribute(name: str) -> str:
 
 
 def _public_path(name: str) -> str | None:
-    """Where users find a name, such as `dt.nn.relu`; None: in none of the modules that are looked through."""
+    """The public path of a name, such as `dt.nn.relu`, or None if no module of `_SEARCHED` has the name."""
     for other in ("dovetail", *(f"dovetail.{part}" for part in _SEARCHED)):
         if name in _names(other):
             return f"{other.replace('dovetail', 'dt', 1)}.{name}"
@@ -277,6 +299,6 @@ def _public_path(name: str) -> str | None:
 
 
 def _names(module: str) -> list[str]:
-    """The public names of a public module; none if it is not loaded."""
+    """The public names of a public module, or an empty list if the module is not loaded."""
     found = sys.modules.get(home_of(module) or module)
     return [n for n in getattr(found, "__all__", None) or dir(found) if not n.startswith("_")] if found else []

@@ -23,14 +23,13 @@ def get_global_step(graph: Graph | None = None) -> Any:
     """The global step of the (default) graph, or None.
 
     Raises:
-        TypeError: the element of the collection is no integer scalar.
+        TypeError: the element of the collection is not an integer scalar.
+        ValueError: the collection has several elements.
     """
     graph = graph or get_default_graph()
     kept = graph.get_collection(GraphKeys.GLOBAL_STEP)
     if len(kept) > 1:
-        raise ValueError(
-            f"The graph has {len(kept)} global steps: {', '.join(v.name for v in kept)}; there must be one"
-        )
+        raise ValueError(f"The graph has {len(kept)} global steps: {', '.join(v.name for v in kept)}. Expected one")
     if kept:
         found = kept[0]
     elif GraphKeys.GLOBAL_STEP in graph:
@@ -45,7 +44,7 @@ def create_global_step(graph: Graph | None = None) -> Any:
     """Create the global step: an int64 scalar variable `global_step` that starts at 0 and is not trained.
 
     Raises:
-        ValueError: the graph has one already.
+        ValueError: the graph already has a global step.
     """
     graph = graph or get_default_graph()
     if get_global_step(graph) is not None:

@@ -217,7 +217,7 @@ def test_a_plan_starts_nothing():
 
     plan = step.plan(X)
     assert plan.explain("step/MatMul").startswith("step/MatMul -> /job:worker/replica:0/task:1/device:CPU:0")
-    assert step._home.opened is None
+    assert step._shared.opened is None
 
 
 @pytest.mark.slow
@@ -294,7 +294,7 @@ def test_arguments_that_cannot_be_fed_are_refused_before_anything_is_traced():
         of_a_graph = [dt.get_variable("outside", [2]), dt.constant(1.0)]
     for wrong, message in [
         (iter([X]), r"argument `batch` of f is of the type list_iterator.*for batch in batches: f\(batch\)"),
-        (Loader(), "type Loader, which is no array.*once for each batch"),
+        (Loader(), "type Loader, which is neither an array.*once for each batch"),
         ({1, 2}, "type set"),
         (State(1.0, "a"), "type State.*a dict or a named tuple of its fields"),
         (object(), "type object.*pass arrays, numbers"),

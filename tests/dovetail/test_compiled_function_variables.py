@@ -179,11 +179,11 @@ def test_saves_keep_all_checkpoints_and_do_not_grow_the_graph(tmp_path: Path):
     with count:
         count()
         paths = [count.save(str(tmp_path / "0"))]
-        nodes = len(count._home.graph.nodes)
+        nodes = len(count._shared.graph.nodes)
         for n in range(1, 8):
             assert count() == n + 1
             paths.append(count.save(str(tmp_path / str(n))))
-        assert len(count._home.graph.nodes) == nodes
+        assert len(count._shared.graph.nodes) == nodes
         for n, path in enumerate(paths):
             count.restore(path)
             assert count() == n + 2
@@ -192,7 +192,9 @@ def test_saves_keep_all_checkpoints_and_do_not_grow_the_graph(tmp_path: Path):
 def test_a_save_needs_variables_and_a_restore_a_checkpoint(tmp_path: Path):
     step = dt.compile(lambda x: x + dt.get_variable("v", initializer=1.0))
     with step:
-        with pytest.raises(ValueError, match="has no variables yet: the first call, or `plan`, creates them"):
+        with pytest.raises(
+            ValueError, match="has no variables yet. Call lambda or lambda.plan first, which creates them"
+        ):
             step.save(str(tmp_path / "m"))
         with pytest.raises(ValueError, match="not a valid checkpoint"):
             step.restore(str(tmp_path / "m"))
@@ -247,7 +249,7 @@ def test_a_process_that_ended_is_named_at_once_and_close_starts_anew(tmp_path: P
     with count:
         assert count(2.0) == 2.0
         saved = count.save(str(tmp_path / "model"))
-        count._home._started.kill("worker", 1)
+        count._shared._started.kill("worker", 1)
         with pytest.raises(
             dt.errors.UnavailableError,
             match=r"task:1 was ended by signal 9\. `count` started it.*count\.restore\(path\)",

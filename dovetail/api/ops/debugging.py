@@ -1,6 +1,6 @@
-"""`dt.debugging`: assertions about values. They are checked while the graph is built if possible, and else when a step runs.
+"""`dt.debugging`: assertions about values. They are checked while the graph is built if the values are known, and otherwise in the step.
 
-Each returns a node, which checks only if it runs: make dependent nodes wait for it with control dependencies.
+An assertion returns a node. It is only checked if the node runs, so use control dependencies.
 
 >>> with dt.control_dependencies([dt.assert_positive(x)]):
 ...     y = dt.math.log(x)
@@ -9,6 +9,7 @@ Each returns a node, which checks only if it runs: make dependent nodes wait for
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -31,11 +32,11 @@ from ...graph.tensors.sparse_tensor import SparseTensor
 Data = Sequence[TensorLike] | None
 
 
-def _checked(
-    holds: Tensor, said: str, given: dict[str, Tensor], data: Data, summarize: int | None, message: str | None
+def _assertion(
+    holds: Tensor, text: str, given: dict[str, Tensor], data: Data, summarize: int | None, message: str | None
 ) -> Node:
     """A node that fails unless all elements of `holds` are true. If their values are constants, the error is raised immediately."""
-    text = f"{message}\n{said}" if message else said
+    text = f"{message}\n{text}" if message else text
     known = static_value(holds)
     if known is not None and np.all(known):
         return no_op(name="static_checks_determined_all_ok")
@@ -48,7 +49,7 @@ def _checked(
     return Assert(reduce_all(holds), [text, *data] if data is not None else shown, summarize)
 
 
-def _of_two(name: str, holds: Callable[[Tensor, Tensor], Tensor], said: str) -> Callable[..., Node]:
+def _comparison(name: str, holds: Callable[[Tensor, Tensor], Tensor], operator: str) -> Callable[..., Node]:
     default = name
 
     def check(
@@ -62,26 +63,27 @@ def _of_two(name: str, holds: Callable[[Tensor, Tensor], Tensor], said: str) -> 
         with get_default_graph().name_scope(name or default):
             a = convert(x, name="x")
             b = convert(y, dtype=None if isinstance(y, Tensor) else a.dtype.base, name="y")
-            text = f"Condition x {said} y did not hold element-wise:"
-            return _checked(holds(a, b), text, {"x": a, "y": b}, data, summarize, message)
+            text = f"Condition x {operator} y did not hold element-wise:"
+            return _assertion(holds(a, b), text, {"x": a, "y": b}, data, summarize, message)
 
     check.__name__ = check.__qualname__ = name
-    check.__doc__ = f"""A node that fails its step unless x {said} y, element by element.
+    check.__doc__ = f"""A node that fails its step unless x {operator} y, element by element.
 
     Args:
-        x: numbers.
-        y: numbers; their shape must broadcast with that of x.
-        data: tensors to print in the error; None: x and y.
+        x: a tensor.
+        y: a tensor whose shape broadcasts with that of x.
+        data: tensors to print in the error. None: x and y.
         summarize: number of elements to print of each tensor.
-        message: the beginning of the error's message.
+        message: start of the error message.
+        name: name of the node.
 
     Raises:
-        InvalidArgumentError: in the step; or while the graph is built, if both values are constants.
+        InvalidArgumentError: the assertion failed, in the step. If x and y are constants, the call itself raises it.
     """
     return check
 
 
-def _of_one(name: str, holds: Callable[[Tensor], Tensor], said: str) -> Callable[..., Node]:
+def _sign(name: str, holds: Callable[[Tensor], Tensor], condition: str) -> Callable[..., Node]:
     default = name
 
     def check(
@@ -93,33 +95,30 @@ def _of_one(name: str, holds: Callable[[Tensor], Tensor], said: str) -> Callable
     ) -> Node:
         with get_default_graph().name_scope(name or default):
             a = convert(x, name="x")
-            return _checked(
-                holds(a), f"Condition x {said} did not hold element-wise:", {"x": a}, data, summarize, message
-            )
+            text = f"Condition x {condition} did not hold element-wise:"
+            return _assertion(holds(a), text, {"x": a}, data, summarize, message)
 
     check.__name__ = check.__qualname__ = name
-    check.__doc__ = (
-        f"""A node that fails its step unless x {said}, for all elements. Other arguments as in `assert_equal`."""
-    )
+    check.__doc__ = f"""A node that fails its step unless x {condition} for all elements. Arguments and errors are as in `assert_equal`."""
     return check
 
 
-assert_equal = _of_two("assert_equal", equal, "==")
-assert_none_equal = _of_two("assert_none_equal", not_equal, "!=")
-assert_less = _of_two("assert_less", less, "<")
-assert_less_equal = _of_two("assert_less_equal", less_equal, "<=")
-assert_greater = _of_two("assert_greater", greater, ">")
-assert_greater_equal = _of_two("assert_greater_equal", greater_equal, ">=")
+assert_equal = _comparison("assert_equal", equal, "==")
+assert_none_equal = _comparison("assert_none_equal", not_equal, "!=")
+assert_less = _comparison("assert_less", less, "<")
+assert_less_equal = _comparison("assert_less_equal", less_equal, "<=")
+assert_greater = _comparison("assert_greater", greater, ">")
+assert_greater_equal = _comparison("assert_greater_equal", greater_equal, ">=")
 
 
 def _zero(x: Tensor) -> Tensor:
     return convert(0, dtype=x.dtype.base)
 
 
-assert_positive = _of_one("assert_positive", lambda x: less(_zero(x), x), "> 0")
-assert_negative = _of_one("assert_negative", lambda x: less(x, _zero(x)), "< 0")
-assert_non_negative = _of_one("assert_non_negative", lambda x: less_equal(_zero(x), x), ">= 0")
-assert_non_positive = _of_one("assert_non_positive", lambda x: less_equal(x, _zero(x)), "<= 0")
+assert_positive = _sign("assert_positive", lambda x: less(_zero(x), x), "> 0")
+assert_negative = _sign("assert_negative", lambda x: less(x, _zero(x)), "< 0")
+assert_non_negative = _sign("assert_non_negative", lambda x: less_equal(_zero(x), x), ">= 0")
+assert_non_positive = _sign("assert_non_positive", lambda x: less_equal(x, _zero(x)), "<= 0")
 
 
 def assert_near(
@@ -132,39 +131,49 @@ def assert_near(
     message: str | None = None,
     name: str | None = None,
 ) -> Node:
-    """A node that fails its step unless |x - y| <= atol + rtol * |y|; by default ten times the type's precision."""
+    """A node that fails its step unless |x - y| <= atol + rtol * |y| for all elements.
+
+    Args:
+        x: a floating tensor.
+        y: a tensor whose shape broadcasts with that of x.
+        rtol: relative tolerance. None: 10 times the machine epsilon of the dtype of x.
+        atol: absolute tolerance. None: the same default.
+
+    The other arguments and the errors are as in `assert_equal`.
+    """
     with get_default_graph().name_scope(name or "assert_near"):
         a = convert(x, name="x")
         b = convert(y, dtype=None if isinstance(y, Tensor) else a.dtype.base, name="y")
         default = 10 * float(np.finfo(a.dtype.base.np).eps)
         limit = add(multiply(absolute(b), default if rtol is None else rtol), default if atol is None else atol)
         holds = less_equal(absolute(subtract(a, b)), limit)
-        return _checked(holds, "x and y not equal to tolerance", {"x": a, "y": b}, data, summarize, message)
+        return _assertion(holds, "x and y not equal to tolerance", {"x": a, "y": b}, data, summarize, message)
 
 
 # --- ranks and types --------------------------------------------------------------------------------------------------
 
 
-def _rank(
-    x: TensorLike, ranks: Sequence[Any], fits: Callable[[int], bool], holds: Callable[[Tensor], Tensor], said: str, data: Data,
+def _rank_assertion(
+    x: TensorLike, ranks: Sequence[Any], fits: Callable[[int], bool], holds: Callable[[Tensor], Tensor], expected: str, data: Data,
     summarize: int | None, message: str | None, name: str,
 ) -> Node:  # fmt: skip
     with get_default_graph().name_scope(name):
         a = convert(x, name="x")
         known = a.shape.rank
-        text = f"{message or ''} Tensor {a.name} must have rank {said}.".strip()
+        text = f"{message or ''} Tensor {a.name} must have rank {expected}.".strip()
         if known is None or any(isinstance(r, Tensor) for r in ranks):
-            return _checked(holds(rank_of(a)), text, {"x": a}, data, summarize, None)
+            return _assertion(holds(rank_of(a)), text, {"x": a}, data, summarize, None)
         if not fits(known):
             raise ValueError(f"{text}  Received rank {known}, shape {a.shape}")
         return no_op(name="static_checks_determined_all_ok")
 
 
-def _number(rank: Any) -> Any:
-    """A rank: an int where it is known, else a tensor.
+def _static_rank(rank: Any) -> Any:
+    """The rank as an int if its value is known, else as a tensor.
 
     Raises:
-        ValueError: it is no scalar. TypeError: it is no whole number.
+        ValueError: the rank is not a scalar.
+        TypeError: the rank is not an integer.
     """
     known = static_value(rank) if isinstance(rank, Tensor) else np.asarray(rank)
     kind = rank.dtype.base.np if known is None else known.dtype
@@ -179,49 +188,59 @@ def assert_rank(
     x: TensorLike, rank: TensorLike, data: Data = None, summarize: int | None = None, message: str | None = None,
     name: str | None = None,
 ) -> Node:  # fmt: skip
-    """A node that fails its step unless x has a rank. ValueError: the static rank is another one."""
+    """A node that fails its step unless x has the rank `rank`.
+
+    Raises:
+        ValueError: the static rank of x differs.
+        InvalidArgumentError: the rank of x differs, in the step.
+    """
     rest = data, summarize, message, name or "assert_rank"
-    number = _number(rank)
-    return _rank(x, [number], lambda r: r == number, lambda r: equal(r, number), str(number), *rest)
+    number = _static_rank(rank)
+    return _rank_assertion(x, [number], lambda r: r == number, lambda r: equal(r, number), str(number), *rest)
 
 
 def assert_rank_at_least(
     x: TensorLike, rank: TensorLike, data: Data = None, summarize: int | None = None, message: str | None = None,
     name: str | None = None,
 ) -> Node:  # fmt: skip
-    """A node that fails its step unless x has a rank, or a higher one. ValueError: the static rank is another one."""
+    """A node that fails its step unless the rank of x is at least `rank`. Errors are as in `assert_rank`."""
     rest = data, summarize, message, name or "assert_rank_at_least"
-    number = _number(rank)
-    return _rank(x, [number], lambda r: r >= number, lambda r: greater_equal(r, number), f"at least {number}", *rest)
+    number = _static_rank(rank)
+    return _rank_assertion(
+        x, [number], lambda r: r >= number, lambda r: greater_equal(r, number), f"at least {number}", *rest
+    )
 
 
 def assert_rank_in(
     x: TensorLike, ranks: Sequence[TensorLike], data: Data = None, summarize: int | None = None, message: str | None = None,
     name: str | None = None,
 ) -> Node:  # fmt: skip
-    """A node that fails its step unless x has one of several ranks. ValueError: the static rank is another one."""
+    """A node that fails its step unless the rank of x is one of `ranks`. Errors are as in `assert_rank`."""
     rest = data, summarize, message, name or "assert_rank_in"
-    numbers = [_number(rank) for rank in ranks]
+    numbers = [_static_rank(rank) for rank in ranks]
     one_of = f"in {tuple(numbers)}"
-    return _rank(x, numbers, lambda r: r in numbers, lambda r: _any([equal(r, k) for k in numbers]), one_of, *rest)
-
-
-def _any(conditions: Sequence[Tensor]) -> Tensor:
-    found = conditions[0]
-    for c in conditions[1:]:
-        found = logical_or(found, c)
-    return found
+    return _rank_assertion(
+        x, numbers, lambda r: r in numbers, lambda r: reduce(logical_or, [equal(r, k) for k in numbers]), one_of, *rest
+    )
 
 
 def assert_shapes(
     shapes: Any, data: Data = None, summarize: int | None = None, message: str | None = None, name: str | None = None
 ) -> Node:
-    """A node that fails its step unless tensors have the given sizes. ValueError: static sizes differ.
+    """A node that fails its step unless tensors have the given sizes.
 
     Args:
-        shapes: pairs of a tensor and its sizes, or a dict. A size is a number; None or "." for any size; or a symbol, which must be
-            the same size everywhere. `...` or "*" in front matches any axes. Sizes may be one string: "2N". A scalar counts as a
-            vector of one element. Sizes of None: the tensor is not checked.
+        shapes: pairs of a tensor and its sizes, or a dict from tensors to sizes. A size is a number, a symbol that stands for the same
+            size everywhere, or None or "." for any size. `...` or "*" as the first size matches any number of axes. A string has one
+            character per size: "2N". If the sizes are None, the tensor is not checked. A scalar counts as a vector of one element.
+        data: tensors to print in the error.
+        summarize: number of elements to print of each tensor.
+        message: start of the error message.
+        name: name of the node.
+
+    Raises:
+        ValueError: static sizes differ, or the sizes are not an iterable.
+        InvalidArgumentError: sizes differ, in the step.
 
     >>> check = assert_shapes([(x, ("batch", 3)), (y, ("batch",))])
     """
@@ -240,7 +259,7 @@ def assert_shapes(
 def _sizes(
     x: Tensor, sizes: Any, seen: dict[Any, tuple[Any, str]], data: Data, summarize: int | None, message: str
 ) -> list[Node]:
-    """The checks of one tensor. `seen`: the size of each symbol, and the tensor that defined it."""
+    """The checks of one tensor. `seen` has the size of each symbol, and a text that says which tensor defined it."""
     if not hasattr(sizes, "__iter__"):
         raise ValueError(
             f"{message}.  Tensor {x.name}.  Specified shape must be an iterable.  An iterable has the attribute `__iter__` or "
@@ -278,30 +297,22 @@ def _sizes(
         if not number and symbol not in seen:
             seen[symbol] = size, f"Specified by tensor {x.name} dimension {axis}"
             continue
-        expected, said = (int(symbol), "Specified explicitly") if number else seen[symbol]
+        expected, source = (int(symbol), "Specified explicitly") if number else seen[symbol]
         if not isinstance(expected, Tensor) and not isinstance(size, Tensor):
             if expected != size:
                 raise ValueError(
-                    f"{message}.  {said}.  Tensor {x.name} dimension {axis} must have size {expected}.  "
+                    f"{message}.  {source}.  Tensor {x.name} dimension {axis} must have size {expected}.  "
                     f"Received size {size}, shape {x.shape}"
                 )
             continue
-        shown = [
-            message,
-            said,
-            f"Tensor {x.name} dimension",
-            axis,
-            "must have size",
-            expected,
-            "Received shape: ",
-            shape(x),
-        ]
+        where = f"Tensor {x.name} dimension"
+        shown = [message, source, where, axis, "must have size", expected, "Received shape: ", shape(x)]
         checks.append(Assert(equal(size, expected), shown if data is None else data, summarize))
     return checks
 
 
 def assert_scalar(tensor: TensorLike, name: str | None = None, message: str | None = None) -> Tensor:
-    """The tensor. ValueError: its static shape is not that of a scalar."""
+    """The tensor. ValueError: its static shape is not a scalar's."""
     found = convert(tensor)
     if found.shape.rank not in (None, 0):
         raise ValueError(f"{message or ''}Expected scalar shape for {found.name}, saw shape: {found.shape}.")
@@ -309,7 +320,7 @@ def assert_scalar(tensor: TensorLike, name: str | None = None, message: str | No
 
 
 def assert_type(tensor: TensorLike, tf_type: Any, message: str | None = None, name: str | None = None) -> Node:
-    """A node that does nothing. TypeError: the tensor has another element type."""
+    """Check the dtype of a tensor, and return a node that does nothing. TypeError: the dtype is not `tf_type`."""
     found, expected = convert(tensor), as_dtype(tf_type)
     if found.dtype.base is not expected.base:
         raise TypeError(f"{message or ''} {found.name} must be of type {expected.name}, not {found.dtype.name}".strip())
@@ -317,7 +328,7 @@ def assert_type(tensor: TensorLike, tf_type: Any, message: str | None = None, na
 
 
 def assert_integer(x: TensorLike, message: str | None = None, name: str | None = None) -> Node:
-    """A node that does nothing. TypeError: the tensor has no integer type."""
+    """Check that the dtype of a tensor is an integer type, and return a node that does nothing. TypeError: it is not."""
     found = convert(x)
     if not found.dtype.base.is_integer:
         raise TypeError(f"{message or ''} Expected integer type, {found.name} is {found.dtype.name}".strip())
@@ -328,7 +339,16 @@ def assert_integer(x: TensorLike, message: str | None = None, name: str | None =
 
 
 def check_numerics(tensor: TensorLike, message: str, name: str | None = None) -> Tensor:
-    """The tensor; if it has a NaN or an infinity, the step fails with InvalidArgumentError and the message."""
+    """The tensor, with a check for NaN and infinity.
+
+    Args:
+        tensor: a floating tensor.
+        message: start of the error message.
+        name: name of the node.
+
+    Raises:
+        InvalidArgumentError: an element is NaN or infinite, in the step.
+    """
     graph = get_default_graph()
     with graph.name_scope(name or "CheckNumerics"):
         found = convert(tensor)
@@ -347,10 +367,10 @@ verify_tensor_all_finite = assert_all_finite
 
 
 def add_check_numerics_ops() -> Node:
-    """One node that checks every float tensor of the default graph.
+    """A node that checks each floating tensor of the default graph for NaN and infinity.
 
     Raises:
-        ValueError: the graph has branches or loops, whose tensors cannot be checked from outside.
+        ValueError: the graph has branches or loops. Their tensors cannot be checked from outside.
     """
     graph = get_default_graph()
     checks = []
@@ -369,15 +389,15 @@ def add_check_numerics_ops() -> Node:
 
 def is_non_decreasing(x: TensorLike, name: str | None = None) -> Tensor:
     """Whether each element of x, flattened, is at least the one before it."""
-    return _steps(x, less_equal, name or "is_non_decreasing")
+    return _neighbours_hold(x, less_equal, name or "is_non_decreasing")
 
 
 def is_strictly_increasing(x: TensorLike, name: str | None = None) -> Tensor:
     """Whether each element of x, flattened, is greater than the one before it."""
-    return _steps(x, less, name or "is_strictly_increasing")
+    return _neighbours_hold(x, less, name or "is_strictly_increasing")
 
 
-def _steps(x: TensorLike, holds: Callable[[Tensor, Tensor], Tensor], name: str) -> Tensor:
+def _neighbours_hold(x: TensorLike, holds: Callable[[Tensor, Tensor], Tensor], name: str) -> Tensor:
     with get_default_graph().name_scope(name):
         flat = reshape(convert(x), [-1])
         found: Tensor = reduce_all(holds(flat[:-1], flat[1:]))
@@ -385,7 +405,7 @@ def _steps(x: TensorLike, holds: Callable[[Tensor, Tensor], Tensor], name: str) 
 
 
 def assert_proper_iterable(values: Any) -> None:
-    """Raise a TypeError unless the argument is an iterable that is no tensor, array or string."""
+    """Raise a TypeError unless the argument is iterable and is not a tensor, array or string."""
     if isinstance(values, (Tensor, SparseTensor, np.ndarray, str, bytes)):
         raise TypeError(f'Expected argument "values" to be a "proper" iterable.  Found: {type(values)}')
     if not hasattr(values, "__iter__"):
@@ -393,10 +413,14 @@ def assert_proper_iterable(values: Any) -> None:
 
 
 def assert_same_float_dtype(tensors: Sequence[Any] | None = None, dtype: Any = None) -> DType:
-    """The common floating type of all tensors, and `dtype` if given; float32 if there are none.
+    """The common floating dtype of all tensors.
+
+    Args:
+        tensors: the tensors; elements of None are ignored.
+        dtype: the dtype that all must have. None: that of the first tensor, or float32 if there are no tensors.
 
     Raises:
-        ValueError: types differ, or the type is not floating.
+        ValueError: dtypes differ, or the dtype is not floating.
     """
     found = None if dtype is None else as_dtype(dtype).base
     for tensor in tensors or ():

@@ -1,4 +1,4 @@
-"""`dt.initializers`: initial values of variables."""
+"""`dt.initializers`: initializers of variables."""
 
 from ...graph.variables.initializers import (
     constant_initializer as constant,

@@ -1,6 +1,6 @@
 """`dt.lookup`: tables from keys to values, such as a vocabulary.
 
-A table is initialized by its `initializer`, or together with all others by `dt.lookup.tables_initializer()`, which monitored sessions run.
+The node `table.initializer` initializes one table, `dt.lookup.tables_initializer()` all tables. Monitored sessions run the latter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ...graph.tensors.sparse_tensor import SparseTensor
 
 
 class TextFileIndex:
-    """Which part of a line is a key or a value."""
+    """Values of `key_index` and `value_index`: the whole line, or its number, from 0."""
 
     WHOLE_LINE, LINE_NUMBER = -2, -1
 
@@ -36,10 +36,11 @@ class KeyValueTensorInitializer:
     """Initializes a table with given keys and values.
 
     Args:
-        keys: the keys, a vector.
-        values: their values, a vector of the same length.
-        key_dtype: type of the keys; None: their own.
-        value_dtype: type of the values; None: their own.
+        keys: the keys, of shape [n].
+        values: their values, of shape [n].
+        key_dtype: dtype of the keys. None: that of `keys`.
+        value_dtype: dtype of the values. None: that of `values`.
+        name: name scope.
     """
 
     def __init__(
@@ -58,22 +59,25 @@ class KeyValueTensorInitializer:
 
 
 class TextFileInitializer:
-    """Initializes a table from a text file, which the table's task reads at that time.
+    """Initializes a table from a text file. The task of the table reads the file when the initializer runs.
 
-    If the file is named by a string, tables of the same columns share their contents in a task.
+    If `filename` is a string, tables of the same columns share their contents in a task.
 
     Args:
         filename: the file name, a string or a tensor.
-        key_dtype: type of the keys: int64 or string.
-        value_dtype: type of the values: int64, string or float32.
-        key_index: where keys are in a line: a column, from 0, `TextFileIndex.WHOLE_LINE` or `TextFileIndex.LINE_NUMBER`.
-        value_index: where values are, likewise.
-        vocab_size: number of lines to read; None: all.
+        key_dtype: dtype of the keys, int64 or string.
+        key_index: the column of the keys, from 0, or `TextFileIndex.WHOLE_LINE` or `TextFileIndex.LINE_NUMBER`.
+        value_dtype: dtype of the values: int64, string or float32.
+        value_index: the column of the values, likewise.
+        vocab_size: number of lines to read. None: all.
         delimiter: the separator of columns.
+        name: name scope.
 
     Raises:
-        ValueError: the name is empty, or an index is invalid. In the step that initializes a table: NotFoundError: the file does not
-            exist. InvalidArgumentError: a line has no such column or no number there, or the file has fewer lines.
+        ValueError: the name is empty, or an index is invalid.
+        TypeError: the tensor `filename` is not a string.
+        NotFoundError: the file does not exist, in the step that runs the initializer.
+        InvalidArgumentError: a line lacks the column or has no number there, or the file has too few lines, in that step.
     """
 
     def __init__(
@@ -107,7 +111,7 @@ class TextFileInitializer:
         with get_default_graph().init_scope(), name_scope(name or "text_file_init"):
             self._file = convert(str(filename) if isinstance(filename, PurePath) else filename, name="filename")
             if self._file.dtype.base is not string:
-                raise TypeError(f"A file's name is text, not {self._file.dtype.name}")
+                raise TypeError(f"filename must be a string, not {self._file.dtype.name}")
         self._attrs = {
             "key_index": int(key_index), "value_index": int(value_index), "vocab_size": -1 if vocab_size is None else int(vocab_size),
             "delimiter": delimiter,
@@ -129,7 +133,7 @@ Initializer = KeyValueTensorInitializer | TextFileInitializer
 
 
 class _HashTable:
-    """What hash tables have in common, whether they can be changed or not."""
+    """Base of immutable and mutable hash tables."""
 
     resource_handle: Tensor
     _types: dict[str, Any]
@@ -155,11 +159,13 @@ class StaticHashTable(_HashTable):
     Args:
         initializer: a `KeyValueTensorInitializer` or `TextFileInitializer`.
         default_value: the value of keys that are not in the table.
+        shared_name: tables of one task with the same shared name share their contents.
+        name: name of the node.
 
     Attributes:
         initializer: the node that initializes the table.
-        resource_handle: the handle of the table.
-        default_value: the value of other keys, a tensor.
+        resource_handle: the handle of the table, a tensor.
+        default_value: the value of keys that are not in the table, a tensor.
 
     >>> table = StaticHashTable(KeyValueTensorInitializer(["a", "b"], [1, 2]), default_value=-1)
     >>> table.lookup(dt.constant(["b", "c"]))   # evaluates to [2, -1]
@@ -188,21 +194,22 @@ class StaticHashTable(_HashTable):
 
     @property
     def key_dtype(self) -> DType:
-        """Type of the keys."""
+        """Dtype of the keys."""
         dtype: DType = self._types["key_dtype"]
         return dtype
 
     @property
     def value_dtype(self) -> DType:
-        """Type of the values."""
+        """Dtype of the values."""
         dtype: DType = self._types["value_dtype"]
         return dtype
 
     def lookup(self, keys: Any, name: str | None = None) -> Any:
-        """The values of keys: a tensor of their shape, or a `SparseTensor` for one.
+        """The values of keys: a tensor with the shape of `keys`, or a `SparseTensor` if `keys` is one.
 
         Raises:
-            TypeError: keys have another type. FailedPreconditionError, in a step: the table has not been initialized.
+            TypeError: the keys have another dtype than the table.
+            FailedPreconditionError: the table has not been initialized, in the step.
         """
         if isinstance(keys, SparseTensor):
             return keys._mapped(lambda values: self.lookup(values, name))
@@ -214,11 +221,11 @@ HashTable = StaticHashTable
 
 
 class HasherSpec(NamedTuple):
-    """The hash function of buckets for unknown words (`tf.contrib.lookup`).
+    """The hash function that assigns unknown words to buckets (`tf.contrib.lookup`).
 
     Attributes:
         hasher: "fasthash", or "stronghash" (SipHash).
-        key: two integers, for "stronghash".
+        key: two integers for "stronghash", else None.
     """
 
     hasher: str
@@ -229,7 +236,15 @@ FastHashSpec = HasherSpec("fasthash")
 
 
 def StrongHashSpec(key: Sequence[int]) -> HasherSpec:
-    """A keyed hash: buckets cannot be predicted without the key, two integers. ValueError: not two. TypeError: not integers."""
+    """A keyed hash function, whose buckets cannot be predicted without the key.
+
+    Args:
+        key: two unsigned integers.
+
+    Raises:
+        ValueError: the key does not have two elements.
+        TypeError: an element is not an integer.
+    """
     if len(key) != 2:
         raise ValueError(f"key must have size 2, got {len(key)}.")
     if not all(isinstance(k, (int, np.integer)) for k in key):
@@ -238,17 +253,18 @@ def StrongHashSpec(key: Sequence[int]) -> HasherSpec:
 
 
 class IdTableWithHashBuckets:
-    """Maps words to ids: those of a table, and hash buckets for all other words.
+    """Maps the words of a table to their ids, and all other words to hash buckets. The ids of buckets follow those of the table.
 
     Args:
-        table: maps words (or int64) to ids from 0 on; None: only buckets.
+        table: a table from words, or from int64, to ids from 0 on. None: all words are hashed.
         num_oov_buckets: number of hash buckets.
-        hasher_spec: a `HasherSpec`.
-        key_dtype: type of the keys; None: that of the table, or string. A table of int64 accepts int32 and int64.
+        hasher_spec: the hash function.
+        name: accepted without effect.
+        key_dtype: dtype of the keys. None: that of the table, or string. A table of int64 keys accepts int32 and int64.
 
     Raises:
-        ValueError: there are no buckets and no table; in `lookup`: the hasher is unknown. TypeError: ids are not int64, keys have
-            another type, or `hasher_spec` is no `HasherSpec`.
+        ValueError: there are neither buckets nor a table. `lookup` raises it for an unknown hasher.
+        TypeError: the ids are not int64, the keys have another dtype than the table, or `hasher_spec` is not a `HasherSpec`.
     """
 
     def __init__(
@@ -275,7 +291,7 @@ class IdTableWithHashBuckets:
 
     @property
     def initializer(self) -> Node:
-        """The node that initializes the table; a no-op without a table."""
+        """The node that initializes the table. Without a table it does nothing."""
         found: Node = no_op() if self._table is None else self._table.initializer
         return found
 
@@ -286,16 +302,16 @@ class IdTableWithHashBuckets:
 
     @property
     def resource_handle(self) -> Tensor | None:
-        """The table's handle; None: there is no table."""
+        """The handle of the table, or None if there is no table."""
         return None if self._table is None else self._table.resource_handle
 
     def size(self, name: str | None = None) -> Tensor:
-        """The number of ids, int64."""
+        """The number of ids including buckets, an int64 scalar."""
         known = convert(0, int64) if self._table is None else self._table.size()
         return add(known, convert(self._buckets, int64), name=name)
 
     def lookup(self, keys: Any, name: str | None = None) -> Any:
-        """The ids of keys, int64 of the same shape, or a `SparseTensor` for one."""
+        """The ids of keys: an int64 tensor with the shape of `keys`, or a `SparseTensor` if `keys` is one."""
         if isinstance(keys, SparseTensor):
             return keys._mapped(lambda values: self.lookup(values, name))
         with name_scope(name or "lookup"):
@@ -321,15 +337,20 @@ class IdTableWithHashBuckets:
 
 
 class StaticVocabularyTable(IdTableWithHashBuckets):
-    """Maps words to ids: those of a vocabulary, and hash buckets for all other words.
+    """Maps the words of a vocabulary to their ids, and all other words to hash buckets.
 
     Args:
-        initializer: initializer of a table from words (or int64) to ids from 0 on; None: only buckets.
-        num_oov_buckets: number of hash buckets.
-        lookup_key_dtype: type of the keys; None: that of the vocabulary, or string.
+        initializer: initializer of a table from words, or from int64, to ids from 0 on. None: all words are hashed.
+        num_oov_buckets: number of hash buckets, at least 1.
+        lookup_key_dtype: dtype of the keys. None: that of the vocabulary, or string.
+        name: name of the table's node.
 
     Raises:
-        ValueError: there are no buckets. TypeError: ids are not int64.
+        ValueError: there are no buckets.
+        TypeError: the ids are not int64.
+
+    >>> words = KeyValueTensorInitializer(["the", "a"], dt.constant([0, 1], dt.int64))
+    >>> StaticVocabularyTable(words, num_oov_buckets=1).lookup(dt.constant(["a", "zebra"]))   # evaluates to [1, 2]
     """
 
     def __init__(
@@ -348,16 +369,18 @@ class StaticVocabularyTable(IdTableWithHashBuckets):
 
 
 class DenseHashTable(_HashTable):
-    """A mutable table from keys to values; keys have one shape, and values have one shape.
+    """A mutable table from keys of one shape to values of one shape.
 
     Args:
-        key_dtype: type of the keys.
-        value_dtype: type of the values.
-        default_value: the value of keys that are not in the table; it has the shape of all values.
-        empty_key: a reserved key, which has the shape of all keys and cannot be inserted.
+        key_dtype: dtype of the keys.
+        value_dtype: dtype of the values.
+        default_value: the value of keys that are not in the table. Its shape is the shape of each value.
+        empty_key: a reserved key that cannot be inserted. Its shape is the shape of each key.
         deleted_key: another reserved key.
-        checkpoint: savers save the table with the variables, as `<table>-keys` and `<table>-values`.
         initial_num_buckets: accepted without effect.
+        name: name of the node.
+        checkpoint: whether savers save the table with the variables, as `<table>-keys` and `<table>-values`.
+        shared_name: tables of one task with the same shared name share their contents.
 
     >>> table = DenseHashTable(dt.int64, dt.float32, 0.0, empty_key=-1, deleted_key=-2)
     >>> session.run(table.insert([7], [0.5]))
@@ -391,19 +414,19 @@ class DenseHashTable(_HashTable):
             graph.add_to_collection(GraphKeys.SAVEABLE_OBJECTS, self)
 
     def lookup(self, keys: Any, name: str | None = None) -> Tensor:
-        """The values of keys; the shape is that of the keys, followed by that of a value."""
+        """The values of keys. For keys of shape [*n, *key] the shape is [*n, *value]."""
         operands = self.resource_handle, convert(keys, self.key_dtype, name="keys"), self.default_value
         return apply("LookupTableFindV2", operands, dict(self._types), name)
 
     def insert(self, keys: Any, values: Any, name: str | None = None) -> Node:
-        """A node that inserts keys with values, or replaces their values. InvalidArgumentError, in a step: a key is reserved."""
+        """A node that inserts keys, or replaces their values. InvalidArgumentError: a key is reserved, in the step."""
         operands = convert(keys, self.key_dtype, name="keys"), convert(values, self.value_dtype, name="values")
         return make("LookupTableInsertV2", (self.resource_handle, *operands), None, name)
 
     insert_or_assign = insert
 
     def remove(self, keys: Any, name: str | None = None) -> Node:
-        """A node that removes keys; keys that are not in the table are ignored."""
+        """A node that removes keys. It ignores keys that are not in the table."""
         return make(
             "LookupTableRemoveV2", (self.resource_handle, convert(keys, self.key_dtype, name="keys")), None, name
         )
@@ -433,7 +456,19 @@ def index_table_from_tensor(
     dtype: Any = string,
     name: str | None = None,
 ) -> StaticHashTable | IdTableWithHashBuckets:
-    """A table from the words of a list to their indices. Other words get the default, or a hash bucket (`tf.contrib.lookup`)."""
+    """A table from the words of a list to their indices (`tf.contrib.lookup`).
+
+    Args:
+        vocabulary_list: words or integers, of shape [n].
+        num_oov_buckets: number of hash buckets for other words. 0: other words get the default value.
+        default_value: the index of other words if there are no buckets.
+        hasher_spec: the hash function of the buckets.
+        dtype: dtype of the words.
+        name: name of the table's node.
+
+    Raises:
+        ValueError: the list is empty, or the number of buckets is negative.
+    """
     if vocabulary_list is None:
         raise ValueError("vocabulary_list must be specified.")
     if num_oov_buckets < 0:
@@ -479,7 +514,24 @@ def index_table_from_file(
     value_column_index: int = TextFileIndex.LINE_NUMBER,
     delimiter: str = "\t",
 ) -> StaticHashTable | IdTableWithHashBuckets:
-    """A table from the words of a file, one per line, to line numbers from 0, or to a column of numbers (`tf.contrib.lookup`)."""
+    """A table from the words of a file to ids (`tf.contrib.lookup`). By default each line is a word, and its id is the line number, from 0.
+
+    Args:
+        vocabulary_file: the file name, a string or a tensor.
+        num_oov_buckets: number of hash buckets for other words. 0: other words get the default value.
+        vocab_size: number of lines to read. None: all.
+        default_value: the id of other words if there are no buckets.
+        hasher_spec: the hash function of the buckets.
+        key_dtype: dtype of the words, string or an integer dtype.
+        name: name of the table's node.
+        key_column_index: the column of the words, from 0, or a `TextFileIndex`.
+        value_column_index: the column of the ids, likewise.
+        delimiter: the separator of columns.
+
+    Raises:
+        ValueError: the file name is empty, or a number is out of range.
+        TypeError: the keys are neither strings nor integers.
+    """
     _check_file(vocabulary_file, vocab_size)
     if num_oov_buckets < 0:
         raise ValueError(f"num_oov_buckets must be greater or equal than 0, got {num_oov_buckets}.")
@@ -502,7 +554,7 @@ def index_to_string_table_from_file(
     value_column_index: int = TextFileIndex.WHOLE_LINE,
     delimiter: str = "\t",
 ) -> StaticHashTable:
-    """A table from line numbers of a file, from 0, or from a column of numbers, to words (`tf.contrib.lookup`)."""
+    """A table from ids to the words of a file (`tf.contrib.lookup`). Arguments and errors are as in `index_table_from_file`."""
     _check_file(vocabulary_file, vocab_size)
     fill = TextFileInitializer(
         vocabulary_file, int64, key_column_index, string, value_column_index, vocab_size, delimiter

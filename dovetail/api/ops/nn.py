@@ -71,7 +71,7 @@ from ...public_paths import old_name
 if not TYPE_CHECKING:  # type checkers read nn.pyi, where an unknown name is an error
 
     def __getattr__(name: str) -> Any:
-        """What only programs of TensorFlow 1 use."""
+        """A name that only TensorFlow 1 programs use."""
         return old_name("dovetail.nn", name)
 
 

@@ -1,4 +1,4 @@
-"""`dt.random`: random numbers that do not depend on placement."""
+"""`dt.random`: random ops. For a given seed their values do not depend on the placement."""
 
 from ...graph.core.default_graph import set_random_seed
 from ...graph.ops.random.random import (

@@ -1,4 +1,4 @@
-"""`dt.sparse`: tensors that store only the elements that are not zero."""
+"""`dt.sparse`: ops on sparse tensors, which store only the elements that are not zero."""
 
 from ...graph.ops.sparse.arrange import (
     from_dense,

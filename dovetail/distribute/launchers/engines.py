@@ -92,7 +92,7 @@ class ClusterDescription:
 
 @contextlib.contextmanager
 def running(
-    described: ClusterDescription,
+    description: ClusterDescription,
     on: str,
     *,
     say: Callable[[str], None],
@@ -105,7 +105,7 @@ def running(
     """A block in which the cluster of a file runs. Yields the cluster and its supervisor.
 
     Args:
-        described: the cluster.
+        description: the cluster.
         on: "local", "ray" or "slurm".
         say: called with a message for each event of a task.
         output: called with each line that a task prints; None: tasks print to the streams of this process.
@@ -119,34 +119,34 @@ def running(
             raise ValueError(
                 "On Ray the program is the only client. Use RayCluster.run to call a function in each worker's process"
             )
-        with RayCluster(counts(described.file), **_grants(described.file), keys=described.keys(keys)) as ray:
+        with RayCluster(counts(description.file), **_grants(description.file), keys=description.keys(keys)) as ray:
             yield ray, Supervisor()
     elif on == "slurm":
-        where = described.keys(keys, KEYS)
+        where = description.keys(keys, KEYS)
         os.environ["DOVETAIL_KEYS"] = str(where)  # srun's tasks inherit it
-        os.environ.update(described.environment())
-        with SlurmCluster(counts(described.file), program=program, output=output) as slurm:
+        os.environ.update(description.environment())
+        with SlurmCluster(counts(description.file), program=program, output=output) as slurm:
             yield slurm, slurm.supervisor
     else:
-        programs = {job: list(program) for job in described.file.jobs if program and job != SERVER_JOB}
-        with local_cluster(described, programs=programs, output=output, keys=keys) as local:
+        programs = {job: list(program) for job in description.file.jobs if program and job != SERVER_JOB}
+        with local_cluster(description, programs=programs, output=output, keys=keys) as local:
             yield local, LocalSupervisor(local, say, restart=restart, programs=dict.fromkeys(programs, restarts))
 
 
 def local_cluster(
-    described: ClusterDescription,
+    description: ClusterDescription,
     *,
     programs: Mapping[str, Sequence[str]] | None = None,
     output: Output | None = None,
     keys: Path | None = None,
 ) -> LocalCluster:
     """Starts the cluster of a file on this machine. The other arguments are those of `LocalCluster`."""
-    jobs = _local_jobs(described.file)
-    cpus, emulated = _devices(described.file)
+    jobs = _local_jobs(description.file)
+    cpus, emulated = _devices(description.file)
     return LocalCluster(
         jobs, programs=programs, device_count={job: {"CPU": n} for job, n in cpus.items()}, emulate_gpus=emulated,
-        environment={job: {**_limits(described.file, job), **described.environment()} for job in jobs}, output=output,
-        keys=described.keys(keys), start_timeout_s=None if programs else 30.0,
+        environment={job: {**_limits(description.file, job), **description.environment()} for job in jobs}, output=output,
+        keys=description.keys(keys), start_timeout_s=None if programs else 30.0,
     )  # fmt: skip
 
 

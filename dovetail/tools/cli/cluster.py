@@ -74,19 +74,19 @@ def up(
     with errors_explained(subprocess.CalledProcessError):
         from ...distribute.launchers.engines import ClusterDescription, running  # loads ZeroMQ
 
-        described = ClusterDescription.read(str(file))
+        description = ClusterDescription.read(str(file))
         if on == "k8s":
-            on_kubernetes(described, image, name, keys)
+            on_kubernetes(description, image, name, keys)
             return
         if detach:
             _detach(file, ["--on", on, *(["--keys", str(keys)] if keys else []), *([] if restart else ["--no-restart"]),
                            *(f"--option={o}" for o in option or ())])  # fmt: skip
             return
-        enter_allocation(described, on, option or [])
-        with ended_by_signals(), up_file(described, on) as lock, contextlib.ExitStack() as ending:
+        enter_allocation(description, on, option or [])
+        with ended_by_signals(), up_file(description, on) as lock, contextlib.ExitStack() as ending:
             try:
                 running_now, supervisor = ending.enter_context(
-                    running(described, on, say=say, restart=restart, keys=key_folder(described, on, keys))
+                    running(description, on, say=say, restart=restart, keys=key_folder(description, on, keys))
                 )
                 lock.write(targets_of(running_now), supervisor.processes())
                 _show(targets_of(running_now))
@@ -132,7 +132,7 @@ def restart(
         lock_file.restart(file, task)
 
 
-def on_kubernetes(described: ClusterDescription, image: str, name: str, keys: Path | None) -> None:
+def on_kubernetes(description: ClusterDescription, image: str, name: str, keys: Path | None) -> None:
     """Starts a cluster with kubectl, and waits until its pods are ready."""
     from ...distribute.launchers import kubectl  # loads the launchers
     from ...distribute.launchers.kubernetes_manifests import manifests  # loads the launchers
@@ -140,24 +140,24 @@ def on_kubernetes(described: ClusterDescription, image: str, name: str, keys: Pa
 
     if not image:
         raise UsageError("No container image is given for the tasks. Pass --image; docker/Dockerfile builds an image")
-    folder = described.keys(keys, "dovetail-keys")
+    folder = description.keys(keys, "dovetail-keys")
     key = None if folder is None else (folder / "own.key").read_text(encoding="ascii")
-    kubectl.apply(manifests(described_by(described.text), image, name=name, key=key))
+    kubectl.apply(manifests(described_by(description.text), image, name=name, key=key))
     print(
-        f"Up. Target for pods of its namespace: {kubectl.target(described.file.jobs, name)}. Stop it with: dovetail down --on k8s FILE"
+        f"Up. Target for pods of its namespace: {kubectl.target(description.file.jobs, name)}. Stop it with: dovetail down --on k8s FILE"
     )
 
 
-def delete_from_kubernetes(described: ClusterDescription, name: str) -> None:
+def delete_from_kubernetes(description: ClusterDescription, name: str) -> None:
     """Deletes a cluster with kubectl."""
     from ...distribute.launchers import kubectl  # loads the launchers
     from ...distribute.launchers.kubernetes_manifests import manifests  # loads the launchers
     from ...placer.cluster.load import described_by
 
-    kubectl.delete(manifests(described_by(described.text), "any", name=name, key="any"))
+    kubectl.delete(manifests(described_by(description.text), "any", name=name, key="any"))
 
 
-def enter_allocation(described: ClusterDescription, on: str, options: list[str]) -> None:
+def enter_allocation(description: ClusterDescription, on: str, options: list[str]) -> None:
     """Outside a Slurm job, replaces this process with `salloc`, which runs the same command inside a job."""
     if on != "slurm" or "SLURM_JOB_ID" in os.environ:
         return
@@ -166,7 +166,7 @@ def enter_allocation(described: ClusterDescription, on: str, options: list[str])
     command = [
         "salloc",
         "--job-name=dovetail",
-        *allocation(described.file, options),
+        *allocation(description.file, options),
         sys.executable,
         "-m",
         "dovetail",
@@ -180,9 +180,9 @@ def enter_allocation(described: ClusterDescription, on: str, options: list[str])
         ) from None
 
 
-def key_folder(described: ClusterDescription, on: str, given: Path | None) -> Path | None:
+def key_folder(description: ClusterDescription, on: str, given: Path | None) -> Path | None:
     """Returns the folder of the cluster's key, and sets DOVETAIL_KEYS to it for this process and its children."""
-    folder = described.keys(given, "dovetail-keys" if on == "slurm" else None)
+    folder = description.keys(given, "dovetail-keys" if on == "slurm" else None)
     if folder is not None:
         os.environ["DOVETAIL_KEYS"] = str(folder)
     return folder
@@ -210,12 +210,12 @@ class NoFile:
 
 
 @contextlib.contextmanager
-def up_file(described: ClusterDescription, on: str) -> Iterator[Any]:
+def up_file(description: ClusterDescription, on: str) -> Iterator[Any]:
     """A block with the lock file by which other commands find the cluster. Yields an `UpFile`, or a `NoFile`."""
-    if described.path is None:
+    if description.path is None:
         yield NoFile()
     else:
-        with lock_file.UpFile(described.path, on) as lock:
+        with lock_file.UpFile(description.path, on) as lock:
             yield lock
 
 

@@ -80,14 +80,14 @@ def run(
 
         if file.endswith(".py") or not program:
             raise UsageError(_order(file, program or []))
-        described = ClusterDescription.read(file)
+        description = ClusterDescription.read(file)
         if each and on == "k8s":
             raise UsageError("--each does not work on k8s: pods run servers, and the program is the only client")
         if on == "k8s":
-            raise typer.Exit(_on_kubernetes(described, program, image, name, keys))
-        enter_allocation(described, on, option or [])
+            raise typer.Exit(_on_kubernetes(description, program, image, name, keys))
+        enter_allocation(description, on, option or [])
         with ended_by_signals():
-            raise typer.Exit(_run(described, program, on, each, restarts, keys))
+            raise typer.Exit(_run(description, program, on, each, restarts, keys))
 
 
 def _order(file: str, program: Sequence[str]) -> str:
@@ -99,33 +99,39 @@ def _order(file: str, program: Sequence[str]) -> str:
 
 
 def _run(
-    described: ClusterDescription, program: Sequence[str], on: str, each: bool, restarts: int, keys: Path | None
+    description: ClusterDescription, program: Sequence[str], on: str, each: bool, restarts: int, keys: Path | None
 ) -> int:
     from ...distribute.launchers.engines import running  # loads ZeroMQ
 
     command = _command(program)
-    folder = key_folder(described, on, keys)
-    if (found := _running_already(described)) is not None:
+    folder = key_folder(description, on, keys)
+    if (found := _running_already(description)) is not None:
         if each or found["on"] == "ray":
             raise UsageError(
-                f"The cluster of {described.text} is up, and its tasks run servers. Stop it first: dovetail down {described.text}"
+                f"The cluster of {description.text} is up, and its tasks run servers. Stop it first: dovetail down {description.text}"
             )
-        return _as_client(command, {**_environment_of(found["targets"]), **described.environment()}, None, restarts)
+        return _as_client(command, {**_environment_of(found["targets"]), **description.environment()}, None, restarts)
     with contextlib.ExitStack() as ending:
-        here = ending.enter_context(up_file(described, on))
+        here = ending.enter_context(up_file(description, on))
         _say(
-            f"Starting {', '.join(f'{job} {n if isinstance(n, int) else len(n)}' for job, n in described.file.jobs.items())} on {on}"
+            f"Starting {', '.join(f'{job} {n if isinstance(n, int) else len(n)}' for job, n in description.file.jobs.items())} on {on}"
         )
         cluster, supervisor = ending.enter_context(
             running(
-                described, on, say=_say, output=_print, program=command if each else (), restarts=restarts, keys=folder
+                description,
+                on,
+                say=_say,
+                output=_print,
+                program=command if each else (),
+                restarts=restarts,
+                keys=folder,
             )
         )
         here.write(targets_of(cluster), supervisor.processes())
         watched = ending.enter_context(_Watched(cluster, supervisor, here))
         if each:
             return _until_programs_end(cluster, watched)
-        environment = {**cluster.environment(), **described.environment()}
+        environment = {**cluster.environment(), **description.environment()}
         if on == "ray":
             return _in_this_process(program, environment)
         return _as_client(command, environment, watched, restarts)
@@ -140,10 +146,10 @@ def _command(program: Sequence[str]) -> list[str]:
     return command
 
 
-def _running_already(described: ClusterDescription) -> dict[str, Any] | None:
+def _running_already(description: ClusterDescription) -> dict[str, Any] | None:
     """Returns the contents of the lock file if the cluster is up, or None."""
     with contextlib.suppress(FileNotFoundError):
-        return read_up(described.path) if described.path is not None else None
+        return read_up(description.path) if description.path is not None else None
     return None
 
 
@@ -260,16 +266,16 @@ def _in_this_process(program: Sequence[str], environment: Mapping[str, str]) -> 
 
 
 def _on_kubernetes(
-    described: ClusterDescription, program: Sequence[str], image: str, name: str, keys: Path | None
+    description: ClusterDescription, program: Sequence[str], image: str, name: str, keys: Path | None
 ) -> int:
     from ...distribute.launchers import kubectl  # loads the launchers
 
-    jobs, checkpoint = list(described.file.jobs), described.file.checkpoint
+    jobs, checkpoint = list(description.file.jobs), description.file.checkpoint
     with contextlib.ExitStack() as ending:
         if shutil.which("kubectl") is None or not kubectl.is_up(jobs, name):
             if image:  # without an image, nothing is started
-                ending.callback(delete_from_kubernetes, described, name)
-            on_kubernetes(described, image, name, keys)
+                ending.callback(delete_from_kubernetes, description, name)
+            on_kubernetes(description, image, name, keys)
         return kubectl.run(program, jobs, name, {} if checkpoint is None else {"CHECKPOINT_DIR": checkpoint})
 
 

@@ -49,7 +49,7 @@ def test_what_is_no_data_set_for_replicas():
         strategy.distribute_datasets_from_function(rows)
     with pytest.raises(TypeError, match=r"must return a dt.data.Dataset, not \[1, 2\]"):
         strategy.distribute_datasets_from_function(lambda context: [1, 2])
-    with pytest.raises(ValueError, match=r"has no rows: make batches of the elements, by Dataset.batch"):
+    with pytest.raises(ValueError, match=r"has no rows. Batch the elements with Dataset.batch"):
         strategy.make_dataset_iterator(rows).get_next()
     x = strategy.experimental_distribute_dataset(rows.batch(3)).make_one_shot_iterator().get_next()
     with (

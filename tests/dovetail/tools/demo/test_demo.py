@@ -180,7 +180,7 @@ def test_ctrl_c_is_clean(start: type[Demo], mode: list[str]) -> None:
     assert len(demo.children()) == 4
     demo.process.send_signal(signal.SIGINT)
     status, _, err = demo.finish(60)
-    assert (status, err.strip()) == (130, "Stopped; nothing is left running.")
+    assert (status, err.strip()) == (130, "Stopped. Nothing is left running.")
     assert demo.leaves_nothing(0)
 
 
