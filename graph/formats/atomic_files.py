@@ -189,7 +189,7 @@ def _full(path: Path, error: OSError, written: int, size: int | None) -> str:
 
 
 def write_bytes_durably(path: Path, content: bytes) -> None:
-    """Make a file of these bytes. Errors as of `write_durably`."""
+    """Make a file of these bytes. Errors as for `write_durably`."""
 
     def write(partial: Path) -> None:
         partial.write_bytes(content)

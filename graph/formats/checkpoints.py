@@ -400,7 +400,7 @@ class CheckpointReader:
         return name in self._tensors
 
     def get_tensor(self, name: str) -> Array:
-        """A tensor. Errors as of `region`."""
+        """A tensor. Errors as for `region`."""
         return self.region(name)
 
     def region(self, name: str, spec: str = "") -> Array:

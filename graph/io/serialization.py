@@ -56,7 +56,7 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
 
 
 def records(graph: Graph, start: int, attrs_of: Callable[[Node], Attrs] | None = None) -> Iterator[bytes]:
-    """The nodes from number `start` on, as records one after the other. Arguments and errors as of `graph_to_bytes`."""
+    """The nodes from number `start` on, as records one after the other. Arguments and errors as for `graph_to_bytes`."""
     nodes = graph.nodes
     if graph.flow.has_open_loops:
         raise invalid("The graph cannot be saved or run now: it is in the middle of building a while_loop")

@@ -100,7 +100,7 @@ def check_cancelled() -> None:
 
 
 def unless_cancelled(value: T) -> T:
-    """The value; or the error, as of `check_cancelled`. To be mapped over a walk."""
+    """The value; or the error, as for `check_cancelled`. To be mapped over a walk."""
     active = _thread.active
     if active is not None and active.error is not None:
         active.check()

@@ -138,7 +138,7 @@ class Resources:
                 resource.publish(share)
 
     def watch(self, on_change: Callable[[str, str, Array | None], None]) -> None:
-        """Call this when a variable changes: with its container, its name, and the rows as of `VariableState.on_change`."""
+        """Call this when a variable changes: with its container, its name, and the rows as for `VariableState.on_change`."""
         with self._lock:
             self._on_change = on_change
             for container, found in self._containers.items():

@@ -280,7 +280,7 @@ def read_together(states: Sequence[VariableState]) -> list[Array]:
 
 
 def read_together_in_chunks(*states: VariableState) -> Any:
-    """`read_together`, as the result of a kernel, each value as of `read_in_chunks`."""
+    """`read_together`, as the result of a kernel, each value as for `read_in_chunks`."""
     with _locked(states):
         values = tuple([s._in_chunks() for s in states])
     return values[0] if len(values) == 1 else values

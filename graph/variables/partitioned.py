@@ -429,13 +429,13 @@ class PartitionedVariable(TensorOperators[Tensor]):
     def assign_add(
         self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> list[Any]:
-        """Add a value; arguments and result as of `assign`. Each part changes atomically, the whole does not."""
+        """Add a value; arguments and result as for `assign`. Each part changes atomically, the whole does not."""
         return self._change(lambda part, v: part.assign_add(v, use_locking, name, read_value), value)
 
     def assign_sub(
         self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> list[Any]:
-        """Subtract a value; arguments and result as of `assign_add`."""
+        """Subtract a value; arguments and result as for `assign_add`."""
         return self._change(lambda part, v: part.assign_sub(v, use_locking, name, read_value), value)
 
     def _change(self, change: Callable[[Any, Any], Any], value: Any) -> list[Any]:

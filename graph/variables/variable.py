@@ -447,13 +447,13 @@ class Variable(TensorOperators[Tensor], metaclass=Creation):
     def assign_add(
         self, delta: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> Any:
-        """A node that adds `delta`, atomically; result as of `assign`."""
+        """A node that adds `delta`, atomically; result as for `assign`."""
         return self._change("AssignAdd", delta, name, read_value)
 
     def assign_sub(
         self, delta: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> Any:
-        """A node that subtracts `delta`, atomically; result as of `assign`."""
+        """A node that subtracts `delta`, atomically; result as for `assign`."""
         return self._change("AssignSub", delta, name, read_value)
 
     @property

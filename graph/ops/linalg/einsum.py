@@ -1,8 +1,7 @@
-"""Einstein summation: products and sums written as labels of dimensions, `einsum("bij,bjk->bik", x, y)`.
+"""Einstein summation: products and sums written with labels of dimensions, `einsum("bij,bjk->bik", x, y)`.
 
-A label that is missing from the output is summed over. Every equation on two operands is a batched matrix
-product at heart: its labels fall into four groups, and with the dimensions of a group taken together one
-`matmul` does the work.
+A label that is missing from the output is summed over. An equation on two operands is a batched matrix product: its labels fall into four
+groups, the dimensions of each group are merged into one, and `matmul` multiplies the results.
 
 | group | in x | in y | in the output |
 | --- | --- | --- | --- |
@@ -11,10 +10,9 @@ product at heart: its labels fall into four groups, and with the dimensions of a
 | left | yes | no | yes |
 | right | no | yes | yes |
 
-A label in one operand only and not in the output is summed first. A label twice in one operand takes the
-diagonal first; a label twice in the output puts the result on a diagonal last. `...` are dimensions without
-labels: batches, which broadcast. The gradient for an operand is an einsum again: of the
-output's gradient and the other operand, with that operand's labels as output.
+A label that is in one operand only and not in the output is summed first. A label that occurs twice in one operand takes the diagonal
+first. A label that occurs twice in the output puts the result on a diagonal at the end. `...` stands for batch dimensions, which broadcast.
+The gradient of an operand is an einsum of the output's gradient and the other operand, with the labels of the operand as output.
 """
 
 from __future__ import annotations
@@ -48,14 +46,14 @@ from ..math.static_operands import move_cost, normal_axis, op_scope
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _ELLIPSIS = "..."
 
-# --- reading equations --------------------------------------------------------------------------------------
+# --- equations ----------------------------------------------------------------------------------------------
 
 
 def parse(equation: str, count: int) -> tuple[list[list[str]], list[str]]:
-    """(labels of each operand, labels of the output); an ellipsis is the label `...`.
+    """The labels of each operand and of the output. An ellipsis is the label `...`.
 
     Raises:
-        ValueError: malformed, not for `count` operands, or the output has a label that no operand has.
+        ValueError: the equation is malformed or not for `count` operands, or the output has a label that no operand has.
     """
     left, arrow, right = equation.replace(" ", "").partition("->")
     operands = [_labels(part, equation) for part in left.split(",")]
@@ -81,7 +79,7 @@ def _labels(part: str, equation: str) -> list[str]:
     while rest:
         label = _ELLIPSIS if rest.startswith(_ELLIPSIS) else rest[0]
         if label != _ELLIPSIS and label not in _LETTERS:
-            raise ValueError(f"equation '{equation}': '{label}' is no label; labels are letters, and '...'")
+            raise ValueError(f"equation '{equation}': '{label}' is not a label; labels are letters and '...'")
         out.append(label)
         rest = rest[len(label) :]
     if out.count(_ELLIPSIS) > 1:
@@ -95,7 +93,7 @@ def write(operands: Sequence[Sequence[str]], output: Sequence[str]) -> str:
 
 
 def _spelled_out(labels: Sequence[str], rank: int, unnamed: Sequence[str], shape: Any) -> list[str]:
-    """Labels for every dimension: `...` becomes the last few of `unnamed`."""
+    """A label for every dimension of an operand. `...` becomes the last few of `unnamed`."""
     if _ELLIPSIS not in labels:
         if len(labels) != rank:
             raise ValueError(
@@ -112,7 +110,7 @@ def _spelled_out(labels: Sequence[str], rank: int, unnamed: Sequence[str], shape
 
 
 def _resolve(equation: str, shapes: Sequence[Any]) -> tuple[list[list[str]], list[str]]:
-    """The equation's labels with `...` replaced by labels 0, 1, ...; the last dimensions share theirs."""
+    """The equation's labels with `...` replaced by the labels 0, 1, ..., aligned at the last dimension."""
     operands, output = parse(equation, len(shapes))
     hidden = max((len(s) - len(x) + 1 for x, s in zip(operands, shapes, strict=True) if _ELLIPSIS in x), default=0)
     unnamed = [str(i) for i in range(max(hidden, 0))]
@@ -127,10 +125,7 @@ def _resolve(equation: str, shapes: Sequence[Any]) -> tuple[list[list[str]], lis
 
 
 def _sizes(operands: list[list[str]], shapes: Sequence[Any], equation: str) -> dict[str, int | None]:
-    """The size of each label.
-
-    Labels of an ellipsis broadcast, others must agree; ValueError where they do not.
-    """
+    """The size of each label. ValueError if sizes disagree. Labels of an ellipsis broadcast."""
     sizes: dict[str, int | None] = {}
     for labels, dims in zip(operands, shapes, strict=True):
         for label, size in zip(labels, dims, strict=True):
@@ -162,7 +157,7 @@ def _einsum_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def _known_sizes(operands: list[list[str]], output: list[str], inputs: Sequence[Tensor]) -> Dims:
-    """Sizes of the output as far as operands of known rank and without ellipsis tell."""
+    """The sizes of the output that are known from operands of known rank without an ellipsis."""
     sizes: dict[str, int | None] = {}
     for labels, t in zip(operands, inputs, strict=True):
         if t.dims is not None and _ELLIPSIS not in labels and len(labels) == len(t.dims):
@@ -192,7 +187,7 @@ def _einsum(*inputs: Array, equation: str) -> Array:
 
 
 def _reduced(x: Array, labels: list[str], others: list[list[str]], output: list[str]) -> tuple[Array, list[str]]:
-    """Take the diagonal of repeated labels of an operand, and sum the labels that only it has."""
+    """Take the diagonal over repeated labels of an operand, and sum over labels that only this operand has."""
     distinct = list(dict.fromkeys(labels))
     while len(labels) > len(distinct):
         twice = next(x for x in labels if labels.count(x) > 1)
@@ -214,7 +209,7 @@ def _contract(
     output: list[str],
     sizes: dict[str, int | None],
 ) -> tuple[Array, list[str]]:
-    """The product of two operands with distinct labels, by one batched matrix product; and its labels."""
+    """The product of two operands with distinct labels, by one batched matrix product, and its labels."""
     shared = [a for a in x_labels if a in y_labels]
     batch = [a for a in shared if a in output]
     contracted = [a for a in shared if a not in output]
@@ -223,8 +218,7 @@ def _contract(
 
     def arranged(t: Array, labels: list[str], inner: list[str], outer: Sequence[str]) -> Array:
         t = np.transpose(t, [labels.index(a) for a in (*batch, *inner, *outer)])
-        # A size 1 that broadcasts against the other operand: matmul does so itself in batches, a sum needs it
-        # repeated.
+        # A size of 1 may broadcast against the other operand. matmul broadcasts batches itself, other dimensions are repeated here.
         wanted = [*t.shape[: len(batch)], *(sizes[a] or 0 for a in (*inner, *outer))]
         t = np.broadcast_to(t, wanted)
         cut = len(batch)
@@ -238,7 +232,7 @@ def _contract(
 
 
 def _on_diagonals(value: Array, labels: list[str], output: list[str]) -> Array:
-    """A value with distinct labels on the diagonals of the labels that the output repeats; zeros elsewhere."""
+    """Put a value with distinct labels on the diagonals of the labels that occur twice in the output, with zeros elsewhere."""
     if len(output) == len(labels):
         return value
     sizes = dict(zip(labels, value.shape, strict=True))
@@ -249,7 +243,7 @@ def _on_diagonals(value: Array, labels: list[str], output: list[str]) -> Array:
 
 
 def _einsum_cost(node: Node) -> Cost:
-    """Two flops for each combination of labels on two operands, one on one."""
+    """Two flops per combination of labels for two operands, one flop for one operand."""
     shapes = [t.dims for t in node.inputs]
     if any(s is None for s in shapes):
         return Cost(1.0, move_cost(node).bytes)
@@ -259,18 +253,16 @@ def _einsum_cost(node: Node) -> Cost:
 
 
 def _einsum_gradient(node: Node, grad: Any) -> Sequence[Any]:
-
     operands, output = parse(node.attrs["equation"], len(node.inputs))
     grad = convert(grad)
     out: list[Any] = []
     for i, (x, labels) in enumerate(zip(node.inputs, operands, strict=True)):
         others = [j for j in range(len(operands)) if j != i]
         tensors, terms = [grad, *(node.inputs[j] for j in others)], [output, *(operands[j] for j in others)]
-        # How many dimensions `...` has in x, only the output is sure to say.
+        # Only the output is sure to have all dimensions that `...` has in x.
         seen = {a for term in terms for a in term if a != _ELLIPSIS or term is output}
         if not seen.issuperset(labels) or len(set(labels)) < len(labels):
-            # A label that only x has was summed over, or one that it has twice took the diagonal: ones of x's
-            # shape undo both.
+            # x has a label that was summed over, or one twice. A factor of ones in the shape of x broadcasts the gradient to its shape.
             tensors.append(ones_like(x))
             terms.append(labels)
         back = einsum(write(terms, labels), *tensors)
@@ -283,14 +275,15 @@ define("Einsum", _einsum_rule, _einsum, gradient=_einsum_gradient, cost=_einsum_
 
 
 def einsum(equation: str, *inputs: TensorLike, name: str | None = None, optimize: str = "greedy") -> Tensor:
-    """Products and sums written as labels of dimensions.
+    """Einstein summation.
 
     Args:
-        equation: one letter per dimension, operands separated by commas, then `->` and the output's labels.
-            Labels missing from the output are summed over; `...` are batch dimensions, which
-            broadcast. Without an arrow the output has the labels that occur once, in alphabetical order.
-        inputs: numbers of one type, one operand or more. More than two become a chain of pairs.
-        optimize: accepted for TensorFlow's sake; the chain is always chosen greedily, the cheapest pair first.
+        equation: the labels of each operand, one letter per dimension, separated by commas; then `->` and the labels of the output. Labels
+            that are missing from the output are summed over. `...` stands for batch dimensions, which broadcast. Without `->` the output
+            has the labels that occur once, in alphabetical order.
+        inputs: one or more operands, numbers of one type. More than two are contracted in pairs, the cheapest first.
+        name: name scope of the nodes.
+        optimize: accepted without effect.
 
     Raises:
         ValueError: the equation is malformed or does not fit the operands.
@@ -317,7 +310,7 @@ def einsum(equation: str, *inputs: TensorLike, name: str | None = None, optimize
 
 
 def _cheapest_pair(tensors: list[Tensor], operands: list[list[str]]) -> tuple[int, int]:
-    """The two operands whose labels together have the fewest combinations; unknown sizes count as 64."""
+    """The two operands whose product needs the fewest multiplications. Unknown sizes count as 64."""
     sizes: dict[str, int] = {}
     for t, labels in zip(tensors, operands, strict=True):
         if t.dims is not None and _ELLIPSIS not in labels and len(t.dims) == len(labels):
@@ -331,18 +324,20 @@ def _cheapest_pair(tensors: list[Tensor], operands: list[list[str]]) -> tuple[in
 
 
 def tensordot(a: TensorLike, b: TensorLike, axes: Any, name: str | None = None) -> Tensor:
-    """Sums of products over chosen dimensions of two tensors.
+    """Contract dimensions of two tensors: the sum of products over pairs of dimensions.
 
     Args:
-        axes: n: the last n dimensions of `a` against the first n of `b`; or a pair of dimensions (or lists of
-            them), which may be a tensor.
+        a: a tensor of numbers.
+        b: a tensor of the same type.
+        axes: an int n for the last n dimensions of `a` and the first n of `b`; or a pair of dimensions or of lists of them. The pair may be
+            a tensor.
+        name: name of the node.
 
     Returns:
-        the other dimensions of `a`, then those of `b`.
+        The remaining dimensions of `a`, followed by those of `b`.
 
     Raises:
-        ValueError: the axes do not fit.
-        InvalidArgumentError: in a step, if only the step knows them or the ranks.
+        ValueError: the axes do not fit. InvalidArgumentError if only the step knows.
     """
     with op_scope(name, "Tensordot", a, b) as scope:
         x = convert(a, name="a")
@@ -351,7 +346,7 @@ def tensordot(a: TensorLike, b: TensorLike, axes: Any, name: str | None = None) 
             known = static_value(axes)
             axes = axes if known is None else known.tolist()
         if x.dims is None or y.dims is None or isinstance(axes, Tensor):
-            return _late_tensordot(x, y, axes, scope)
+            return _dynamic_tensordot(x, y, axes, scope)
         x_axes, y_axes = _axes_pair(axes, len(x.dims), len(y.dims))
         x_labels = list(_LETTERS[: len(x.dims)])
         y_labels = list(_LETTERS[len(x.dims) : len(x.dims) + len(y.dims)])
@@ -363,15 +358,15 @@ def tensordot(a: TensorLike, b: TensorLike, axes: Any, name: str | None = None) 
         return apply("Einsum", (x, y), {"equation": write([x_labels, y_labels], output)}, scope)
 
 
-def _late_tensordot(x: Tensor, y: Tensor, axes: Any, name: str) -> Tensor:
-    """`tensordot` of tensors whose ranks, or axes, only the running graph knows: a product of matrices."""
+def _dynamic_tensordot(x: Tensor, y: Tensor, axes: Any, name: str) -> Tensor:
+    """`tensordot` of tensors whose ranks or axes are not known statically, as a product of two matrices."""
     if isinstance(axes, Tensor):
         pair: list[Any] = [reshape(cast(axes[side], int32), [-1]) for side in (0, 1)]
     elif isinstance(axes, (int, np.integer)):
         pair = [range_(rank(x) - int(axes), rank(x)), range_(int(axes))]
     else:
         pair = [convert([int(i) for i in np.ravel(side)], int32) for side in axes]
-    matrices, frees = [], []
+    matrices, free_sizes = [], []
     for t, summed, is_left in ((x, pair[0], True), (y, pair[1], False)):
         count = rank(t)
         summed = where_v2(less(summed, 0), summed + count, summed)
@@ -381,8 +376,9 @@ def _late_tensordot(x: Tensor, y: Tensor, axes: Any, name: str) -> Tensor:
         order = concat([free, summed] if is_left else [summed, free], 0)
         both = [reduce_prod(outer), reduce_prod(inner)]
         matrices.append(reshape(transpose(t, order), both if is_left else both[::-1]))
-        frees.append(outer)
-    return reshape(apply("MatMul", matrices, {"transpose_a": False, "transpose_b": False}), concat(frees, 0), name)
+        free_sizes.append(outer)
+    product = apply("MatMul", matrices, {"transpose_a": False, "transpose_b": False})
+    return reshape(product, concat(free_sizes, 0), name)
 
 
 def _axes_pair(axes: Any, rank_a: int, rank_b: int) -> tuple[list[int], list[int]]:

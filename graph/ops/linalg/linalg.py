@@ -1,4 +1,4 @@
-"""Matrix products: MatMul for matrices, BatchMatMulV2 for stacks, and what is made of them."""
+"""Matrix products: MatMul for matrices, BatchMatMulV2 for stacks of matrices. Transposes of matrices."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _mat_mul_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def _product_sizes(a: Tensor, b: Tensor, attrs: Attrs, flips: tuple[str, str]) -> tuple[int | None, int | None]:
-    """Rows and columns of the product of two matrices. `flips`: the attrs that say which of them are transposed."""
+    """The rows and columns of the product of two matrices. `flips` are the attributes that tell whether each is transposed."""
     flip_a, flip_b = typed_attr(attrs, flips[0], bool), typed_attr(attrs, flips[1], bool)
     rows, inner_a = (None, None) if a.dims is None else a.dims[-2:]
     inner_b, columns = (None, None) if b.dims is None else b.dims[-2:]
@@ -53,7 +53,7 @@ def _mat_mul(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool) -> Arr
 
 def _product(a: Array, b: Array) -> Array:
     """The product over the last two dimensions."""
-    if min(a.ndim, b.ndim) < 2:  # NumPy has products of vectors
+    if min(a.ndim, b.ndim) < 2:  # np.matmul accepts vectors
         raise invalid(f"Matrices have two or more dimensions, not {text(a.shape)} times {text(b.shape)}")
     try:
         return np.asarray(np.matmul(widened(a), widened(b)), a.dtype)
@@ -62,7 +62,7 @@ def _product(a: Array, b: Array) -> Array:
 
 
 def _product_cost(node: Node) -> Cost:
-    """2 m n k for each pair of matrices: one multiplication and one addition."""
+    """2 m n k flops for each pair of matrices, m x k and k x n."""
     a = node.inputs[0]
     flip = node.attrs.get("transpose_a", node.attrs.get("adj_x", False))
     inner = 1 if a.dims is None else a.dims[-2 if flip else -1] or 1
@@ -74,7 +74,7 @@ def _mat_mul_gradient(node: Node, grad: Any) -> Sequence[Any]:
 
 
 def _product_gradient(product: Callable[..., Tensor], node: Node, grad: Any, flips: tuple[str, str]) -> list[Tensor]:
-    """With A and B as they enter the product, dA = G Bᵗ and dB = Aᵗ G. A transposed operand gets the transposed gradient."""
+    """dA = G Bᵗ and dB = Aᵗ G, where A and B are the operands after transposition. A transposed operand gets the transposed gradient."""
     (a, b), (flip_a, flip_b) = node.inputs, (node.attrs[name] for name in flips)
     return [
         product(b, grad, flip_b, True) if flip_a else product(grad, b, False, not flip_b),
@@ -104,7 +104,7 @@ def _batch_mat_mul(a: Array, b: Array, *, adj_x: bool, adj_y: bool) -> Array:
 
 def _batch_gradient(node: Node, grad: Any) -> Sequence[Any]:
     grads = _product_gradient(_batch, node, convert(grad), ("adj_x", "adj_y"))
-    # The last two sizes of a gradient are those of its operand; only the batches may have been repeated.
+    # Only the batch dimensions may have been broadcast.
     return [unbroadcast(t, g, g, None)[0] for t, g in zip(node.inputs, grads, strict=True)]
 
 
@@ -126,20 +126,23 @@ def matmul(
     b_is_sparse: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The matrix product over the last two dimensions; leading ones are batches and broadcast.
+    """The matrix product over the last two dimensions. The leading dimensions are batches, which broadcast.
 
     Args:
-        a: numbers of one type, rank 2 or more.
-        b: numbers of one type, rank 2 or more.
-        transpose_a: take the operand transposed.
-        transpose_b: take the operand transposed.
-        adjoint_a: the same, since the types are real.
-        adjoint_b: the same, since the types are real.
-        a_is_sparse: TensorFlow's hints that many entries are zero; accepted, they change nothing.
-        b_is_sparse: TensorFlow's hints that many entries are zero; accepted, they change nothing.
+        a: numbers, of rank 2 or more.
+        b: numbers of the same type, of rank 2 or more.
+        transpose_a: transpose the last two dimensions of `a`.
+        transpose_b: transpose the last two dimensions of `b`.
+        adjoint_a: the same as `transpose_a`, since types are real.
+        adjoint_b: the same as `transpose_b`, since types are real.
+        a_is_sparse: accepted without effect.
+        b_is_sparse: accepted without effect.
+        name: name of the node.
 
     Raises:
         ValueError: the sizes do not fit, or both transpose and adjoint are set for one operand.
+
+    >>> matmul([[1, 2]], [[3], [4]])   # evaluates to [[11]]
     """
     if (transpose_a and adjoint_a) or (transpose_b and adjoint_b):
         raise ValueError("Only one of transpose and adjoint can be asked of one operand")
@@ -173,7 +176,7 @@ def matvec(
     b_is_sparse: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The product of a matrix and a vector: (..., m, n) times (..., n) gives (..., m)."""
+    """The product of a matrix and a vector: (..., m, n) times (..., n) gives (..., m). Arguments as for `matmul`."""
     with op_scope(name, "MatVec", a, b):
         first = convert(a, name="a")
         column = expand_dims(convert(b, name="b", prefer=first.dtype.base), -1)
@@ -181,7 +184,7 @@ def matvec(
 
 
 def matrix_transpose(a: TensorLike, name: str | None = "matrix_transpose", conjugate: bool = False) -> Tensor:
-    """The last two dimensions exchanged."""
+    """Transpose the last two dimensions: (..., m, n) gives (..., n, m)."""
     with op_scope(name, "matrix_transpose", a):
         x = convert(a, name="a")
         need_rank_at_least(x.dims, 2, f"{x!r}")

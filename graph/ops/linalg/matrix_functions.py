@@ -1,4 +1,4 @@
-"""Decompositions of matrices, and what follows from them: QR, singular values, rank, pseudo-inverse, log-determinants; cross products."""
+"""QR and singular value decomposition, rank, pseudo-inverse, log-determinants, cross products."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .solving import cholesky, cubic_cost, matrix_inverse, need_square, square_d
 
 
 class QR(NamedTuple):
-    """What `qr` returns."""
+    """The result of `qr`."""
 
     q: Tensor
     r: Tensor
@@ -56,7 +56,7 @@ def _qr_gradient(node: Node, *grads: Any) -> Sequence[Any]:
 
 
 def _qr_cost(node: Node) -> Cost:
-    """Householder's method: 2 m n^2 - 2/3 n^3, and as much again to form q."""
+    """Householder's method: 2 m n^2 - 2/3 n^3 flops, and as many again to form q."""
     dims = node.inputs[0].dims or (1, 1)
     m, n = (d or 1 for d in dims[-2:])
     small, large = min(m, n), max(m, n)
@@ -68,26 +68,27 @@ define("Qr", _qr_rule, _qr, gradient=_qr_gradient, cost=_qr_cost)
 
 
 def qr(input: TensorLike, full_matrices: bool = False, name: str | None = None) -> QR:
-    """Matrices as products of one with orthonormal columns and an upper triangular one.
+    """QR decomposition: each matrix as q r, where q has orthonormal columns and r is upper triangular. It has no gradient.
 
     Args:
-        input: `[..., m, n]`, float32 or float64.
-        full_matrices: give q as `[..., m, m]` and r as `[..., m, n]`; otherwise both are cut to min(m, n).
+        input: matrices, float32 or float64 `[..., m, n]`.
+        full_matrices: whether q is `[..., m, m]` and r `[..., m, n]`. Otherwise they are `[..., m, k]` and `[..., k, n]`, k = min(m, n).
+        name: name of the node.
 
     Returns:
-        (q, r). The signs of r's diagonal are not fixed. There is no gradient.
+        (q, r). The signs of r's diagonal are unspecified.
     """
     return QR(*apply_op("Qr", name, {"full_matrices": bool(full_matrices)}, input=input).op.outputs)
 
 
 def adjoint(matrix: TensorLike, name: str | None = None) -> Tensor:
-    """The transposed matrices. The numbers are real, so there is no conjugation."""
+    """The adjoint of each matrix: its transpose, since types are real."""
     with op_scope(name, "adjoint", matrix):
         return matrix_transpose(convert(matrix, name="matrix"), conjugate=True)
 
 
 def cross(a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:
-    """The cross products of vectors of three numbers: `[..., 3]`.
+    """The cross products of vectors `[..., 3]`.
 
     >>> cross([1.0, 0.0, 0.0], [0.0, 1.0, 0.0])   # evaluates to [0, 0, 1]
     """
@@ -105,7 +106,7 @@ def cross(a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:
 
 # --- determinants -----------------------------------------------------------------------------------------------------
 class LogMatrixDeterminant(NamedTuple):
-    """The sign of determinants, and the logarithm of their absolute values."""
+    """The result of `slogdet`."""
 
     sign: Tensor
     log_abs_determinant: Tensor
@@ -134,7 +135,7 @@ define("LogMatrixDeterminant", _slogdet_rule, _slogdet, gradient=_slogdet_gradie
 
 
 def slogdet(input: TensorLike, name: str | None = None) -> LogMatrixDeterminant:
-    """Sign and logarithm of the absolute value of the determinants of matrices `[..., n, n]`."""
+    """The sign of the determinants of matrices `[..., n, n]`, and the logarithm of their absolute values."""
     return LogMatrixDeterminant(*apply_op("LogMatrixDeterminant", name, input=input).op.outputs)
 
 
@@ -211,15 +212,16 @@ define("Svd", _svd_rule, _svd, gradient=_svd_gradient, cost=cubic_cost(3))
 
 
 def svd(tensor: TensorLike, full_matrices: bool = False, compute_uv: bool = True, name: str | None = None) -> Any:
-    """The singular value decompositions of matrices: `tensor = u * diag(s) * transpose(v)`.
+    """Singular value decomposition: each matrix as `u * diag(s) * transpose(v)`.
 
     Args:
-        tensor: float32 or float64, `[..., m, n]`; k is the smaller of m and n.
-        full_matrices: `u` is `[..., m, m]` and `v` `[..., n, n]`; else `[..., m, k]` and `[..., n, k]`.
-        compute_uv: give `(s, u, v)`; else only `s`.
+        tensor: matrices, float32 or float64 `[..., m, n]`.
+        full_matrices: whether u is `[..., m, m]` and v `[..., n, n]`. Otherwise they are `[..., m, k]` and `[..., n, k]`, k = min(m, n).
+        compute_uv: whether to compute u and v.
+        name: name of the node.
 
     Returns:
-        `s`: the singular values `[..., k]`, the largest first; and `u`, `v`.
+        (s, u, v), or only s without `compute_uv`. s holds the singular values `[..., k]` in descending order.
 
     >>> s, u, v = svd([[3.0, 0.0], [0.0, 4.0]])   # s evaluates to [4, 3]
     """
@@ -229,7 +231,7 @@ def svd(tensor: TensorLike, full_matrices: bool = False, compute_uv: bool = True
 
 
 def _small(x: Tensor, factor: float) -> Any:
-    """`factor` times the larger side times the distance between 1 and the next number."""
+    """`factor * max(m, n) * eps` of matrices `[..., m, n]`, where eps is the machine epsilon of their type."""
     each = factor * float(np.finfo(x.dtype.np).eps)
     if x.dims is None or None in x.dims[-2:]:
         return multiply(cast(reduce_max(shape(x)[-2:]), x.dtype.base), each)
@@ -237,11 +239,13 @@ def _small(x: Tensor, factor: float) -> Any:
 
 
 def matrix_rank(a: TensorLike, tol: TensorLike = None, validate_args: bool = False, name: str | None = None) -> Tensor:
-    """How many singular values of matrices `[..., m, n]` are greater than `tol`; int32.
+    """The rank of matrices `[..., m, n]`, int32 `[...]`: the number of singular values above a tolerance.
 
     Args:
-        tol: None: the largest one, times the larger side, times the precision of the type.
-        validate_args: accepted.
+        a: the matrices.
+        tol: the tolerance. None: max(m, n) times the largest singular value times the machine epsilon.
+        validate_args: accepted without effect.
+        name: name scope of the nodes.
     """
     with op_scope(name, "matrix_rank", a):
         x = convert(a, name="a")
@@ -254,12 +258,13 @@ def matrix_rank(a: TensorLike, tol: TensorLike = None, validate_args: bool = Fal
 
 
 def pinv(a: TensorLike, rcond: TensorLike = None, validate_args: bool = False, name: str | None = None) -> Tensor:
-    """The Moore-Penrose pseudo-inverses of matrices: `[..., m, n]` gives `[..., n, m]`.
+    """The Moore-Penrose pseudo-inverse of each matrix: `[..., m, n]` gives `[..., n, m]`.
 
     Args:
-        rcond: singular values that are not greater than this share of the largest count as 0; None: 10 times the
-            larger side, times the precision of the type.
-        validate_args: accepted.
+        a: the matrices.
+        rcond: singular values of at most `rcond` times the largest count as 0. None: 10 * max(m, n) times the machine epsilon.
+        validate_args: accepted without effect.
+        name: name scope of the nodes.
     """
     with op_scope(name, "pinv", a):
         x = convert(a, name="a")

@@ -1,8 +1,7 @@
 """Linear systems: inverse, determinant, solutions, Cholesky factors.
 
-All take stacks of matrices, `[..., n, n]`. Gradients follow from differentiating the defining equation: from A X = B,
-dA X + A dX = dB, so with G the gradient of X, that of B is A^-T G, and that of A is -(A^-T G) X^T. A singular matrix is an error of
-the step, not of the graph.
+All take stacks of matrices, `[..., n, n]`. The gradients follow from the defining equation: A X = B gives dA X + A dX = dB. So if G is the
+gradient of X, the gradient of B is A^-T G, and that of A is -(A^-T G) X^T. A singular matrix fails the step with InvalidArgumentError.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from .linalg import matmul, matrix_transpose
 
 
 def square_dims(x: Tensor) -> Dims:
-    """The shape of a stack of square matrices, as far as it is known."""
+    """The static shape of a stack of square matrices. ValueError if they cannot be square."""
     allowed(x.dtype.base, (float32, float64))
     need_rank_at_least(x.dims, 2, "the matrix")
     if x.dims is None:
@@ -47,7 +46,7 @@ def need_square(x: Array) -> None:
 
 
 def cubic_cost(thirds: float) -> Callable[[Node], Cost]:
-    """n^3 * thirds / 3 operations for each matrix, and 2 * n^2 for each column of a right-hand side."""
+    """A cost of n^3 * thirds / 3 flops per n x n matrix, and of 2 n^2 flops per column of a right-hand side."""
 
     def cost(node: Node) -> Cost:
         dims = node.inputs[0].dims or (1, 1)
@@ -112,13 +111,15 @@ define("MatrixDeterminant", _determinant_rule, _determinant, gradient=_determina
 
 
 def matrix_inverse(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
-    """The inverse of each matrix, or of its transpose with `adjoint`.
+    """The inverse of each matrix.
 
     Args:
-        input: `[..., n, n]`, float32 or float64.
+        input: float32 or float64 `[..., n, n]`.
+        adjoint: invert the transposes.
+        name: name of the node.
 
     Raises:
-        InvalidArgumentError: a matrix has no inverse, when the graph runs.
+        InvalidArgumentError: in a step, a matrix has no inverse.
     """
     return apply_op("MatrixInverse", name, {"adjoint": bool(adjoint)}, input=input)
 
@@ -126,7 +127,7 @@ def matrix_inverse(input: TensorLike, adjoint: bool = False, name: str | None = 
 def matrix_determinant(input: TensorLike, name: str | None = None) -> Tensor:
     """The determinant of each matrix: `[..., n, n]` gives `[...]`.
 
-    Its gradient needs the inverse, so it is an error of the step where the determinant is 0.
+    The gradient needs the inverse. A step that computes it fails with InvalidArgumentError if a determinant is 0.
     """
     return apply_op("MatrixDeterminant", name, input=input)
 
@@ -162,7 +163,7 @@ def _triangular_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]
 
 
 def _triangular_solve(a: Array, b: Array, *, lower: bool, adjoint: bool) -> Array:
-    # NumPy has no substitution of its own; the general method keeps the triangle's zeros.
+    # NumPy has no triangular solver. The general one computes the same.
     return _solve(np.tril(a) if lower else np.triu(a), b, adjoint=adjoint)
 
 
@@ -190,14 +191,19 @@ define("MatrixTriangularSolve", _triangular_rule, _triangular_solve, gradient=_t
 
 
 def matrix_solve(matrix: TensorLike, rhs: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
-    """The X with `matrix X = rhs`; with `adjoint`, with `matrix^T X = rhs`.
+    """Solve linear systems: the X for which `matrix X = rhs`.
 
     Args:
-        matrix: `[..., n, n]`, float32 or float64.
-        rhs: `[..., n, k]`, the same leading sizes.
+        matrix: float32 or float64 `[..., n, n]`.
+        rhs: right-hand sides `[..., n, k]` of the same type, with the same leading sizes.
+        adjoint: solve `matrix^T X = rhs` instead.
+        name: name of the node.
+
+    Returns:
+        `[..., n, k]`.
 
     Raises:
-        InvalidArgumentError: a matrix has no inverse, when the graph runs.
+        InvalidArgumentError: in a step, a matrix has no inverse.
     """
     return _apply_solve("MatrixSolve", matrix, rhs, {"adjoint": bool(adjoint)}, name)
 
@@ -205,7 +211,7 @@ def matrix_solve(matrix: TensorLike, rhs: TensorLike, adjoint: bool = False, nam
 def matrix_triangular_solve(
     matrix: TensorLike, rhs: TensorLike, lower: bool = True, adjoint: bool = False, name: str | None = None
 ) -> Tensor:
-    """`matrix_solve` for triangular matrices: of `matrix` only the lower (or upper) triangle is read."""
+    """`matrix_solve` for triangular matrices. Only the lower triangle of `matrix` is read, or the upper one if `lower` is False."""
     attrs = {"lower": bool(lower), "adjoint": bool(adjoint)}
     return _apply_solve("MatrixTriangularSolve", matrix, rhs, attrs, name)
 
@@ -230,8 +236,8 @@ def _cholesky(x: Array) -> Array:
 
 
 def _cholesky_gradient(node: Node, grad: Any) -> Sequence[Any]:
-    # Murray, 2016 (arXiv:1602.07527), section 3: S = L^-T phi(L^T G) L^-1, made symmetric, where phi takes
-    # the lower triangle and half of the diagonal.
+    # Murray, 2016 (arXiv:1602.07527), section 3: S = L^-T phi(L^T G) L^-1, symmetrized. phi keeps the lower triangle and halves the
+    # diagonal.
     factor = node.outputs[0]
     middle = matmul(factor, convert(grad), adjoint_a=True)
     middle = matrix_set_diag(middle, multiply(0.5, matrix_diag_part(middle)))
@@ -244,19 +250,20 @@ define("Cholesky", _square_rule, _cholesky, gradient=_cholesky_gradient, cost=cu
 
 
 def cholesky(input: TensorLike, name: str | None = None) -> Tensor:
-    """The lower triangular L with `L L^T = input`.
+    """Cholesky factors: the lower triangular L for which `L L^T = input`.
 
     Args:
-        input: `[..., n, n]`, symmetric and positive definite; only the lower triangle is read.
+        input: symmetric positive definite matrices `[..., n, n]`. Only the lower triangle is read.
+        name: name of the node.
 
     Raises:
-        InvalidArgumentError: a matrix is not positive definite, when the graph runs.
+        InvalidArgumentError: in a step, a matrix is not positive definite.
     """
     return apply_op("Cholesky", name, input=input)
 
 
 def cholesky_solve(chol: TensorLike, rhs: TensorLike, name: str | None = None) -> Tensor:
-    """The X with `A X = rhs`, given `chol = cholesky(A)`. Shapes as of `matrix_solve`."""
+    """The X for which `A X = rhs`, given `chol = cholesky(A)`. Shapes as for `matrix_solve`."""
     with op_scope(name, "cholesky_solve", chol, rhs):
         factor = convert(chol, name="chol")
         return matrix_triangular_solve(factor, matrix_triangular_solve(factor, rhs), adjoint=True)

@@ -2,8 +2,9 @@
 
 activations, softmax           activation functions; softmax and cross entropies
 dense, attention               bias, dense layers, dropout; attention with its gradient
-conv, pooling, spatial         images; spatial has one, two and three axes, made of those for images
-resize                         images in another size
+conv, pooling                  convolution and pooling of images
+spatial                        the same for one to three spatial axes
+resize                         resizing of images
 conv_geometry                  window geometry that convolutions and pooling share
 normalization                  norms, moments, batch, layer and local response normalization
 

@@ -1,7 +1,7 @@
 """Activation functions.
 
-Each op that TensorFlow has as a node is one scalar body here, and so is its gradient (`ReluGrad`), which has a gradient in turn.
-The others (gelu, swish, log_sigmoid, crelu) are made of these.
+An activation that is an op in TensorFlow is an op here, and so is its gradient (`ReluGrad`), which has a gradient itself. The others (gelu,
+swish, log_sigmoid, crelu) are composed of these.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SELU_ALPHA = 1.6732632423543772848170429916717
 
 
 def _second(op: str, node: Node, grad: Tensor) -> Tensor:
-    """The gradient op once more: it is linear in the gradient that it takes."""
+    """The gradient of a gradient op with respect to its first input, in which it is linear: the op itself."""
     return apply(op, (grad, node.inputs[1]), dict(node.attrs))
 
 
@@ -44,12 +44,12 @@ def _with_gradient_op(op: str) -> Any:
 
 
 def _from_output(op: str) -> Any:
-    """Gradient rule: `op(gradient, output)`, where the output determines the derivative, so the input need not be kept."""
+    """Gradient rule: `op(gradient, output)`. The derivative is a function of the output, so that the input can be freed."""
     return lambda node, grad: [apply(op, (grad, node.outputs[0]), dict(node.attrs))]
 
 
 def _linear_pieces(op: str) -> Any:
-    """Gradient rule of a gradient op that depends on x only by the piece that contains x."""
+    """Gradient rule of the gradient op of a piecewise linear function. Its derivative with respect to x is 0."""
     return lambda node, grad: [_second(op, node, grad), Derivative.ZERO]
 
 
@@ -89,7 +89,7 @@ _define_leaky("LeakyReluGrad", lambda m, g, x, alpha: m.where(x > 0, g, g * alph
 
 
 def relu(features: TensorLike, name: str | None = None) -> Tensor:
-    """max(x, 0). NaN stays NaN; the slope at 0 is 0."""
+    """max(x, 0). NaN gives NaN. The gradient at 0 is 0."""
     return unary("Relu", features, name)
 
 
@@ -99,7 +99,7 @@ def relu6(features: TensorLike, name: str | None = None) -> Tensor:
 
 
 def leaky_relu(features: TensorLike, alpha: float = 0.2, name: str | None = None) -> Tensor:
-    """x where it is above 0, `alpha * x` elsewhere. Integers become float32."""
+    """x where x > 0, and `alpha * x` elsewhere. Integers are cast to float32."""
     with op_scope(name, "LeakyRelu", features) as scope:
         x = convert(features, name="features")
         if x.dtype.is_integer:
@@ -108,7 +108,7 @@ def leaky_relu(features: TensorLike, alpha: float = 0.2, name: str | None = None
 
 
 def crelu(features: TensorLike, name: str | None = None, axis: int = -1) -> Tensor:
-    """relu of x and of -x, one after the other along `axis`, which becomes twice as long."""
+    """relu(x) and relu(-x), concatenated along `axis`."""
     with op_scope(name, "CRelu", features) as scope:
         x = convert(features, name="features")
         return relu(concat([x, negative(x)], axis), name=scope)
@@ -117,8 +117,8 @@ def crelu(features: TensorLike, name: str | None = None, axis: int = -1) -> Tens
 # --- with an exponential ----------------------------------------------------------------------------------------------
 
 
-def _negative_part_curves(op: str) -> Any:
-    """Gradient rule of a gradient op that is `g * (y + constant)` below 0 and does not depend on y above."""
+def _curved_below_zero(op: str) -> Any:
+    """Gradient rule of a gradient op that is `g * (y + constant)` for y < 0, and does not depend on y elsewhere."""
 
     def gradient(node: Node, grad: Tensor) -> Grads:
         g, y = node.inputs
@@ -135,7 +135,7 @@ define_elementwise(
     lambda m, g, y: m.where(y < 0, g * (y + 1), g),
     FLOATS,
     arity=2,
-    gradient=_negative_part_curves("EluGrad"),
+    gradient=_curved_below_zero("EluGrad"),
     flops=4,
 )
 define_elementwise(
@@ -150,7 +150,7 @@ define_elementwise(
     lambda m, g, y: m.where(y < 0, g * (y + _SELU_SCALE * _SELU_ALPHA), g * _SELU_SCALE),
     FLOATS,
     arity=2,
-    gradient=_negative_part_curves("SeluGrad"),
+    gradient=_curved_below_zero("SeluGrad"),
     flops=5,
 )
 
@@ -199,12 +199,12 @@ define_elementwise(
 
 
 def elu(features: TensorLike, name: str | None = None) -> Tensor:
-    """x where it is above 0, exp(x) - 1 elsewhere."""
+    """x where x > 0, and exp(x) - 1 elsewhere."""
     return unary("Elu", features, name)
 
 
 def selu(features: TensorLike, name: str | None = None) -> Tensor:
-    """elu scaled so that layers of them keep mean 0 and variance 1 (Klambauer et al., 2017)."""
+    """elu, scaled so that layers with it keep mean 0 and variance 1 (Klambauer et al., 2017)."""
     return unary("Selu", features, name)
 
 
@@ -218,7 +218,7 @@ def softsign(features: TensorLike, name: str | None = None) -> Tensor:
     return unary("Softsign", features, name)
 
 
-# --- written with others ----------------------------------------------------------------------------------------------
+# --- composed of other ops --------------------------------------------------------------------------------------------
 
 
 def _floating(features: TensorLike) -> Tensor:
@@ -229,16 +229,17 @@ def _floating(features: TensorLike) -> Tensor:
 
 
 def gelu(features: TensorLike, approximate: bool = False, name: str | None = None) -> Tensor:
-    """x * P(X <= x), X standard normal (Hendrycks and Gimpel, 2016).
+    """x * P(X <= x) for a standard normal X (Hendrycks and Gimpel, 2016).
 
     Args:
         features: of any floating type.
-        approximate: use `0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`, within 5e-4 of it.
+        approximate: compute `0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`, which differs by less than 5e-4.
+        name: name scope of the nodes.
     """
     with op_scope(name, "Gelu", features) as scope:
         x = _floating(features)
         if approximate:
-            # x * x * x: a general power costs ten times as much
+            # x * x * x, because power(x, 3) costs ten times as much
             inner = multiply(add(x, multiply(0.044715, multiply(x, multiply(x, x)))), math.sqrt(2 / math.pi))
             step = tanh(inner)
         else:

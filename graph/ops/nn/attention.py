@@ -1,10 +1,10 @@
-"""Attention, and attention with its gradient: ops that no program writes. The compiler makes them of attention that is spelled out.
+"""Fused attention and its gradient. The compiler makes these ops of attention that a program writes with matrix products and a softmax.
 
-`Attention` is for programs without gradients, where the matrix of probabilities has no other consumer. `AttentionWithSums` also gives
-`sums`, one number for each query: log2 of the sum of the exponentials of its scores. `AttentionGrad` recomputes the probabilities from
-it, so the matrix is never stored (Dao et al., FlashAttention, 2022).
+`Attention` replaces attention without a gradient, if the matrix of probabilities has no other consumer. `AttentionWithSums` also returns
+`sums`: for each query, log2 of the sum of the exponentials of its scores. `AttentionGrad` recomputes the probabilities from them, so the
+matrix is never stored (Dao et al., FlashAttention, 2022).
 
-The gradients are those of the parts: over a broadcast stack they are not summed, as a matrix product's are not.
+The gradients of operands that broadcast are not summed, as for `BatchMatMulV2`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ..math.static_operands import need_rank_at_least
 
 
 def _attention_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    """Queries [..., n, d], keys [..., m, d], values [..., m, e], and maybe a mask that is added to the scores."""
+    """Queries [..., n, d], keys [..., m, d], values [..., m, e], and optionally a mask that is added to the scores."""
     if len(inputs) not in (3, 4):
-        raise ValueError(f"takes queries, keys, values, and maybe a mask, not {len(inputs)} inputs")
+        raise ValueError(f"takes queries, keys, values and optionally a mask, not {len(inputs)} inputs")
     typed_attr(attrs, "scale", float)
     q, k, v = inputs[:3]
     dtype = allowed(same_type(inputs), FLOATS)
@@ -41,7 +41,7 @@ def _attention_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def _attention(q: Array, k: Array, v: Array, mask: Array | None = None, *, scale: float) -> Array:
-    """softmax(q kᵗ scale + mask) v, one matrix of scores at a time: all of them need not be in memory together."""
+    """softmax(q kᵗ scale + mask) v. Only one matrix of scores is in memory at a time."""
     out = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
     batch = q.shape[:-2]
     masks = None if mask is None else np.broadcast_to(mask, (*batch, q.shape[-2], k.shape[-2]))
@@ -58,7 +58,7 @@ def _attention(q: Array, k: Array, v: Array, mask: Array | None = None, *, scale
 
 
 def _attention_cost(node: Node) -> Cost:
-    """Two products, and some 16 operations for each score."""
+    """Two matrix products, and about 16 operations per score."""
     q, k, v = node.inputs[:3]
     keys = 1 if k.dims is None else k.dims[-2] or 1
     width = 1 if v.dims is None else v.dims[-1] or 1
@@ -69,14 +69,9 @@ def _attention_cost(node: Node) -> Cost:
 define("Attention", _attention_rule, _attention, cost=_attention_cost)
 
 
-def _parts(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    """What `Attention` infers for queries, keys, values and maybe a mask."""
-    return opdef("Attention").infer(inputs, attrs)
-
-
 def _forward_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    """As `Attention`, and a number for each query."""
-    ((dtype, dims),) = _parts(inputs, attrs)
+    """The output of `Attention`, and a number per query."""
+    ((dtype, dims),) = _attention_rule(inputs, attrs)
     return [(dtype, dims), (float32, None if dims is None else dims[:-1])]
 
 
@@ -96,15 +91,15 @@ def _forward(q: Array, k: Array, v: Array, mask: Array | None = None, *, scale: 
 
 
 def _gradient_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    """Queries, keys, values, the result, its sums, the result's gradient, and maybe a mask -> gradients of the first three."""
+    """Queries, keys, values, the result, its sums, the result's gradient, and optionally a mask -> gradients of the first three."""
     if len(inputs) not in (6, 7):
         raise ValueError(
-            f"takes attention's three operands, its two results, a gradient and maybe a mask, not {len(inputs)}"
+            f"takes attention's three operands, its two results, a gradient and optionally a mask, not {len(inputs)} inputs"
         )
     q, k, v, result, sums, grad = inputs[:6]
     allowed(sums.dtype.base, (float32,))
     dtype = allowed(same_type((q, k, v, result, grad, *inputs[6:])), FLOATS)
-    ((_, dims),) = _parts((q, k, v, *inputs[6:]), attrs)
+    ((_, dims),) = _attention_rule((q, k, v, *inputs[6:]), attrs)
     if dims is None or k.dims is None or v.dims is None or q.dims is None:
         return [(dtype, None)] * 3
     return [(dtype, (*dims[:-2], *t.dims[-2:])) for t in (q, k, v) if t.dims is not None]
@@ -126,7 +121,7 @@ def _gradient(
 
 
 def _unrepeated(x: Array, shape: tuple[int, ...]) -> Any:
-    """The sum of an array over the axes along which `shape` was repeated."""
+    """The sum of an array over the axes along which `shape` was broadcast to its shape."""
     over = tuple(range(x.ndim - len(shape)))
     x = x.sum(over) if over else x
     repeated = tuple(i for i, (have, want) in enumerate(zip(x.shape, shape, strict=True)) if have != want)
@@ -134,7 +129,7 @@ def _unrepeated(x: Array, shape: tuple[int, ...]) -> Any:
 
 
 def _cost(products: float) -> Any:
-    """So many products of the size of the scores' each."""
+    """A cost of `products` matrix products of the size of q kᵗ."""
 
     def cost(node: Node) -> Cost:
         forward = opdef("Attention").cost_of(node).flops

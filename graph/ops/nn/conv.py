@@ -1,13 +1,15 @@
-"""Convolutions of images, dense and depthwise, with their gradients as ops of their own.
+"""Convolutions of images, dense and depthwise, and their gradient ops.
 
 A convolution is linear in the image and in the filter, so three ops are closed under differentiation:
 
     y  = Conv2D(x, w)                        sum over taps and input channels
-    dx = Conv2DBackpropInput(shape, w, dy)   its transpose in x: what `conv2d_transpose` is
+    dx = Conv2DBackpropInput(shape, w, dy)   its transpose in x, which `conv2d_transpose` applies
     dw = Conv2DBackpropFilter(x, shape, dy)  its transpose in w
 
-The references lay out what each window position sees as rows of a matrix and multiply once ("im2col";
-Chellapilla, Puri and Simard, 2006). Narrow types are computed in float32.
+A depthwise convolution applies filters to each channel: result channel c * multiplier + m is channel c under its filter m.
+
+The dense references copy the window at each position into a row of a matrix and compute one matrix product ("im2col"; Chellapilla, Puri and
+Simard, 2006). Narrow types are computed in float32.
 """
 
 from __future__ import annotations
@@ -50,14 +52,14 @@ Sizes: TypeAlias = tuple[int | None, ...]
 
 
 def _same(a: int | None, b: int | None, what: str) -> int | None:
-    """The size that both must have."""
+    """The size that two axes share. ValueError, with the text `what`, if they differ."""
     if a is not None and b is not None and a != b:
         raise ValueError(f"{what}: {a} against {b}")
     return b if a is None else a
 
 
 def _result_channels(x: Sizes, w: Sizes, depthwise: bool) -> int | None:
-    """Channels of the result, from an image's and a filter's sizes."""
+    """The number of channels of the result, from the sizes of an image and a filter."""
     channels = _same(x[3], w[2], "the image's channels and the filter's input channels must agree")
     if not depthwise:
         return w[3]
@@ -65,7 +67,7 @@ def _result_channels(x: Sizes, w: Sizes, depthwise: bool) -> int | None:
 
 
 def _result_dims(x: Sizes, w: Sizes, attrs: Attrs, depthwise: bool) -> Sizes:
-    """(n, rows, columns, channels) of the convolution of an image and a filter of these sizes."""
+    """The shape (n, rows, columns, channels) of the convolution of an image and a filter of these shapes."""
     window = window_of(attrs, (w[0], w[1]))
     return (x[0], window.positions(0, x[1]), window.positions(1, x[2]), _result_channels(x, w, depthwise))
 
@@ -91,7 +93,7 @@ def _filter_dims(w: Tensor) -> Sizes:
 
 
 def _operand_dims(sizes: Tensor, what: str) -> Sizes:
-    """The four sizes that an operand holds, as far as they are known."""
+    """The four sizes in an operand, as far as they are known statically."""
     need_index(sizes, what, 1)
     dims = static_dims(sizes)
     if dims is not None and len(dims) != 4:
@@ -128,70 +130,49 @@ def _filter_rule(depthwise: bool, inputs: Sequence[Tensor], attrs: Attrs) -> Seq
     return [(_float_type((x, grad)), (w[0], w[1], inner, outer))]
 
 
-# --- the dense convolution ----------------------------------------------------------------------------------
+# --- references ---------------------------------------------------------------------------------------------
 
 
 def _rows(x: Array, window: Window) -> Array:
-    """What each position sees, one row each: `[n * rows * columns, taps * channels]`, taps in the filter's order."""
+    """The window at each position, one per row: `[n * rows * columns, taps * channels]`, taps in the filter's order."""
     seen = np.moveaxis(patches(x, window), 3, 5)
     return seen.reshape(math.prod(seen.shape[:3]), math.prod(seen.shape[3:]))
 
 
-def _conv(x: Array, w: Array, **attrs: Any) -> Array:
+def _conv(depthwise: bool, x: Array, w: Array, **attrs: Any) -> Array:
     image, kernel = widened(channels_last(x, attrs["data_format"])), widened(w)
     window = window_of(attrs, w.shape[:2])
-    dims = _result_dims(image.shape, w.shape, attrs, False)
-    y = _rows(image, window) @ kernel.reshape(-1, w.shape[3])
+    dims = _result_dims(image.shape, w.shape, attrs, depthwise)
+    if depthwise:
+        y = np.einsum("nrschw,hwcm->nrscm", patches(image, window), kernel, optimize=True)
+    else:
+        y = _rows(image, window) @ kernel.reshape(-1, w.shape[3])
     return as_layout(y.reshape(dims), attrs["data_format"]).astype(x.dtype, copy=False)
 
 
-def _conv_input(sizes: Array, w: Array, grad: Array, **attrs: Any) -> Array:
+def _conv_input(depthwise: bool, sizes: Array, w: Array, grad: Array, **attrs: Any) -> Array:
     y, kernel = widened(channels_last(grad, attrs["data_format"])), widened(w)
     n, height, width, c = (d or 0 for d in nhwc(tuple(dims_of(sizes)), attrs["data_format"]))
-    _check_result(y.shape, (n, height, width, c), w.shape, attrs, False)
-    window = window_of(attrs, w.shape[:2])
-    rows = y.reshape(-1, w.shape[3]) @ kernel.reshape(-1, w.shape[3]).T
-    parts = np.moveaxis(rows.reshape(*y.shape[:3], *w.shape[:3]), 5, 3)
-    x = overlay(parts, height, width, window)
-    return as_layout(x, attrs["data_format"]).astype(grad.dtype, copy=False)
-
-
-def _conv_filter(x: Array, sizes: Array, grad: Array, **attrs: Any) -> Array:
-    image, y = (widened(channels_last(a, attrs["data_format"])) for a in (x, grad))
-    w = tuple(dims_of(sizes))
-    _check_result(y.shape, image.shape, w, attrs, False)
-    window = window_of(attrs, (w[0], w[1]))
-    each = y.reshape(math.prod(y.shape[:3]), y.shape[3])
-    return (_rows(image, window).T @ each).reshape(w).astype(x.dtype, copy=False)
-
-
-# --- the depthwise convolution ------------------------------------------------------------------------------
-# Each channel has filters of its own: result channel c * multiplier + m is channel c under its filter m.
-
-
-def _depthwise(x: Array, w: Array, **attrs: Any) -> Array:
-    image, kernel = widened(channels_last(x, attrs["data_format"])), widened(w)
-    dims = _result_dims(image.shape, w.shape, attrs, True)
-    seen = patches(image, window_of(attrs, w.shape[:2]))
-    y = np.einsum("nrschw,hwcm->nrscm", seen, kernel, optimize=True)
-    return as_layout(y.reshape(dims), attrs["data_format"]).astype(x.dtype, copy=False)
-
-
-def _depthwise_input(sizes: Array, w: Array, grad: Array, **attrs: Any) -> Array:
-    y, kernel = widened(channels_last(grad, attrs["data_format"])), widened(w)
-    n, height, width, c = (d or 0 for d in nhwc(tuple(dims_of(sizes)), attrs["data_format"]))
-    _check_result(y.shape, (n, height, width, c), w.shape, attrs, True)
-    parts = np.einsum("nrscm,hwcm->nrschw", y.reshape(*y.shape[:3], *w.shape[2:]), kernel, optimize=True)
+    _check_result(y.shape, (n, height, width, c), w.shape, attrs, depthwise)
+    if depthwise:
+        parts = np.einsum("nrscm,hwcm->nrschw", y.reshape(*y.shape[:3], *w.shape[2:]), kernel, optimize=True)
+    else:
+        rows = y.reshape(-1, w.shape[3]) @ kernel.reshape(-1, w.shape[3]).T
+        parts = np.moveaxis(rows.reshape(*y.shape[:3], *w.shape[:3]), 5, 3)
     x = overlay(parts, height, width, window_of(attrs, w.shape[:2]))
     return as_layout(x, attrs["data_format"]).astype(grad.dtype, copy=False)
 
 
-def _depthwise_filter(x: Array, sizes: Array, grad: Array, **attrs: Any) -> Array:
+def _conv_filter(depthwise: bool, x: Array, sizes: Array, grad: Array, **attrs: Any) -> Array:
     image, y = (widened(channels_last(a, attrs["data_format"])) for a in (x, grad))
     w = tuple(dims_of(sizes))
-    _check_result(y.shape, image.shape, w, attrs, True)
-    seen = patches(image, window_of(attrs, (w[0], w[1])))
-    found = np.einsum("nrschw,nrscm->hwcm", seen, y.reshape(*y.shape[:3], *w[2:]), optimize=True)
+    _check_result(y.shape, image.shape, w, attrs, depthwise)
+    window = window_of(attrs, (w[0], w[1]))
+    if depthwise:
+        pairs = patches(image, window), y.reshape(*y.shape[:3], *w[2:])
+        found: Any = np.einsum("nrschw,nrscm->hwcm", *pairs, optimize=True)
+    else:
+        found = (_rows(image, window).T @ y.reshape(math.prod(y.shape[:3]), y.shape[3])).reshape(w)
     return np.asarray(found).astype(x.dtype, copy=False)
 
 
@@ -199,8 +180,6 @@ def _depthwise_filter(x: Array, sizes: Array, grad: Array, **attrs: Any) -> Arra
 
 
 def _define_family(forward: str, backprop_input: str, backprop_filter: str, depthwise: bool) -> None:
-    references = (_depthwise, _depthwise_input, _depthwise_filter) if depthwise else (_conv, _conv_input, _conv_filter)
-
     def of_input(node: Node, sizes_of: Tensor, w: Tensor, grad: Tensor) -> Tensor:
         return apply(backprop_input, (shape(sizes_of), w, grad), dict(node.attrs))
 
@@ -223,20 +202,20 @@ def _define_family(forward: str, backprop_input: str, backprop_filter: str, dept
         return [of_input(node, x, grad, y), None, result(node, x, grad)]
 
     def macs(y: Tensor, w: Tensor) -> float:
-        """Multiply-adds: each element of the result takes one per tap, and per input channel in the dense case."""
+        """The number of multiply-adds: one per element of the result and tap, and in a dense convolution per input channel."""
         taps_high, taps_wide, channels, _ = (d or 1 for d in w.dims or (1, 1, 1, 1))
         return float(size(y)) * taps_high * taps_wide * (1 if depthwise else channels)
 
     for name, rule, reference, derivative, result_and_filter in (
-        (forward, _forward_rule, references[0], gradient, lambda n: (n.outputs[0], n.inputs[1])),
-        (backprop_input, _input_rule, references[1], input_gradient, lambda n: (n.inputs[2], n.inputs[1])),
-        (backprop_filter, _filter_rule, references[2], filter_gradient, lambda n: (n.inputs[2], n.outputs[0])),
+        (forward, _forward_rule, _conv, gradient, lambda n: (n.outputs[0], n.inputs[1])),
+        (backprop_input, _input_rule, _conv_input, input_gradient, lambda n: (n.inputs[2], n.inputs[1])),
+        (backprop_filter, _filter_rule, _conv_filter, filter_gradient, lambda n: (n.inputs[2], n.outputs[0])),
     ):
 
         def cost(node: Node, parts: Any = result_and_filter) -> Cost:
             return default_cost(node)._replace(flops=2 * macs(*parts(node)))
 
-        define(name, partial(rule, depthwise), reference, gradient=derivative, cost=cost)
+        define(name, partial(rule, depthwise), partial(reference, depthwise), gradient=derivative, cost=cost)
 
 
 _define_family("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter", depthwise=False)
@@ -248,7 +227,7 @@ _define_family(
 )
 
 
-# --- what users call ----------------------------------------------------------------------------------------
+# --- public functions ---------------------------------------------------------------------------------------
 
 
 def conv_attrs(strides: Any, padding: Any, data_format: str | None, dilations: Any) -> dict[str, Any]:
@@ -263,7 +242,7 @@ def conv_attrs(strides: Any, padding: Any, data_format: str | None, dilations: A
 
 
 def one_filter(filter: TensorLike, filters: TensorLike) -> TensorLike:
-    """The filter, which has two names. ValueError: it is not given once."""
+    """The filter, an argument with two names. ValueError unless exactly one is given."""
     if (filter is None) == (filters is None):
         raise ValueError("Give the filter once, as `filter` or as `filters`")
     return filters if filter is None else filter
@@ -280,26 +259,25 @@ def conv2d(
     name: str | None = None,
     filters: TensorLike = None,
 ) -> Tensor:
-    """The convolution of images and filters (mathematically, a cross-correlation).
+    """The convolution of images with filters (mathematically, a cross-correlation).
 
     Args:
-        input: `[batch, height, width, in]`, or `[batch, in, height, width]` for "NCHW"; of floating type.
-        filter: `[taps high, taps wide, in, out]`.
-        strides: how far the window moves: one number, (height, width), or one per axis of the image.
-        padding: "SAME": ceil(size / stride) positions, zeros around; "VALID": only windows inside the image;
-            or pairs
+        input: floats `[batch, height, width, in]`, or `[batch, in, height, width]` for "NCHW".
+        filter: `[filter height, filter width, in, out]`.
+        strides: the step of the window: one number, (height, width), or one number per axis of the image.
+        padding: "SAME" for ceil(size / stride) positions and zeros around the image, "VALID" for positions inside the image, or a pair
             [before, after] for each axis of the image.
-        use_cudnn_on_gpu: accepted for TensorFlow 1's sake.
+        use_cudnn_on_gpu: accepted without effect.
         data_format: "NHWC" or "NCHW".
-        dilations: distance between neighbouring taps, written like `strides`.
+        dilations: the distance between neighbouring taps, in the forms of `strides`.
         name: name of the node.
         filters: newer name of `filter`.
 
     Returns:
-        `[batch, rows, columns, out]` in the same layout.
+        `[batch, rows, columns, out]`, or `[batch, out, rows, columns]` for "NCHW".
 
     Raises:
-        ValueError: sizes do not fit each other.
+        ValueError: the sizes do not fit each other.
         TypeError: input and filter have different element types.
 
     >>> conv2d(images, kernel, strides=[1, 1, 1, 1], padding="SAME")
@@ -325,18 +303,19 @@ def conv2d_transpose(
     filters: TensorLike = None,
     dilations: Any = None,
 ) -> Tensor:
-    """The transpose of `conv2d` ("deconvolution"): from an image of its result's shape to one of its input's.
+    """The transpose of `conv2d` ("deconvolution"), which computes its gradient with respect to the input.
 
     Args:
-        value: images with `in` channels.
-        filter: `[taps high, taps wide, out, in]`.
-        output_shape: the result's shape; several sizes can lead to one size of `value`.
-        strides: those of the convolution that is transposed.
-        padding: those of the convolution that is transposed.
-        data_format: those of the convolution that is transposed.
-        dilations: those of the convolution that is transposed.
-        input: newer names of `value` and `filter`.
-        filters: newer names of `value` and `filter`.
+        value: images with `in` channels, of the shape that the convolution gives.
+        filter: `[filter height, filter width, out, in]`.
+        output_shape: the shape of the result. It must be given because a convolution maps several input sizes to the same output size.
+        strides: the strides of the convolution.
+        padding: the padding of the convolution.
+        data_format: "NHWC" or "NCHW".
+        name: name of the node.
+        input: newer name of `value`.
+        filters: newer name of `filter`.
+        dilations: the dilations of the convolution.
     """
     images = input if value is None else value
     kernel = one_filter(filter, filters)
@@ -359,16 +338,18 @@ def conv1d(
     input: TensorLike = None,
     dilations: Any = None,
 ) -> Tensor:
-    """The convolution of sequences: `conv2d` of images one pixel high.
+    """The convolution of sequences: `conv2d` of images of height 1.
 
     Args:
-        value: `[batch, width, in]`, or `[batch, in, width]` for "NCW" (also "NCHW").
-        filters: `[taps, in, out]`.
-        stride: how far the window moves.
+        value: `[batch, width, in]`, or `[batch, in, width]` for "NCW".
+        filters: `[filter width, in, out]`.
+        stride: the step of the window.
         padding: "SAME" or "VALID", or three pairs [before, after].
-        data_format: "NWC" (also "NHWC", None) or "NCW" (also "NCHW").
-        dilations: distance between neighbouring taps.
+        use_cudnn_on_gpu: accepted without effect.
+        data_format: "NWC" (also "NHWC" or None) or "NCW" (also "NCHW").
+        name: name of the result's node.
         input: newer name of `value`.
+        dilations: the distance between neighbouring taps.
     """
     sequences = input if value is None else value
     if sequences is None or filters is None or padding is None:
@@ -385,7 +366,7 @@ def conv1d(
 
 
 def _middle(value: Any, axis: int) -> int:
-    """One number, or the sequence's own among one per axis."""
+    """A stride or dilation along the spatial axis, from one number or one per axis."""
     if not isinstance(value, Sequence):
         return int(value)
     return int(value[axis] if len(value) == 3 else value[0])
@@ -400,18 +381,14 @@ def depthwise_conv2d_native(
     dilations: Any = None,
     name: str | None = None,
 ) -> Tensor:
-    """Each channel convolved with filters of its own.
+    """The depthwise convolution: each channel is convolved with filters of its own. Other arguments as for `conv2d`.
 
     Args:
         input: images with `channels` channels.
-        filter: `[taps high, taps wide, channels, multiplier]`.
-        strides: as for `conv2d`.
-        padding: as for `conv2d`.
-        data_format: as for `conv2d`.
-        dilations: as for `conv2d`.
+        filter: `[filter height, filter width, channels, multiplier]`.
 
     Returns:
-        Images with `channels * multiplier` channels: channel `c * multiplier + m` is channel c under its filter m.
+        Images with `channels * multiplier` channels. Channel `c * multiplier + m` is channel c convolved with its filter m.
     """
     with op_scope(name, "DepthwiseConv2dNative", input, filter) as scope:
         x = convert(input, name="input")
@@ -429,7 +406,7 @@ def depthwise_conv2d(
     data_format: str | None = None,
     dilations: Any = None,
 ) -> Tensor:
-    """`depthwise_conv2d_native`, with `rate` as an older name of `dilations`; the scope is `depthwise`."""
+    """`depthwise_conv2d_native` with an older name of `dilations`, `rate`."""
     gaps = rate if dilations is None else dilations
     with op_scope(name, "depthwise", input, filter) as scope:
         return depthwise_conv2d_native(input, filter, strides, padding, data_format or "NHWC", gaps, scope)
@@ -446,17 +423,12 @@ def separable_conv2d(
     data_format: str | None = None,
     dilations: Any = None,
 ) -> Tensor:
-    """A depthwise convolution, and one of single pixels that mixes its channels.
+    """A depthwise convolution followed by a 1 x 1 convolution. Other arguments are those of `depthwise_conv2d`.
 
     Args:
         input: images with `channels` channels.
-        depthwise_filter: `[taps high, taps wide, channels, multiplier]`.
+        depthwise_filter: `[filter height, filter width, channels, multiplier]`.
         pointwise_filter: `[1, 1, channels * multiplier, out]`.
-        strides: of the depthwise convolution.
-        padding: of the depthwise convolution.
-        rate: of the depthwise convolution.
-        data_format: of the depthwise convolution.
-        dilations: of the depthwise convolution.
     """
     with op_scope(name, "separable_conv2d", input, depthwise_filter, pointwise_filter) as scope:
         mixed = convert(pointwise_filter, name="pointwise_filter")

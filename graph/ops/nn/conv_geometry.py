@@ -1,9 +1,8 @@
 """Windows that slide over images: the geometry that convolutions and pooling share.
 
-Along one axis a window has a size, a stride (how far it moves) and a dilation (the distance between its
-taps), and the image may be padded on either side. All NumPy references here see images as `[batch, height,
-width, channels]`. Two functions that are each other's transpose do the work: `patches` copies the window
-at every position into rows ("im2col"), and `overlay` adds such rows back up into an image ("col2im").
+Along each spatial axis a window has a size, a stride (the step between positions) and a dilation (the distance between its taps), and the
+image may be padded. The NumPy references take images as `[batch, height, width, channels]`. They use two functions that are each other's
+transpose: `patches` copies the window at every position ("im2col"), and `overlay` adds such windows up to an image ("col2im").
 """
 
 from __future__ import annotations
@@ -26,16 +25,14 @@ PADDINGS = ("SAME", "VALID", "EXPLICIT")
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window over height and width; each field holds one value for either axis.
+    """A window over height and width. Each field has a value for either axis.
 
     Attributes:
-        size: taps of the window; None where they are not known yet.
-        strides: how far it moves from one position to the next.
-        dilations: distance between neighbouring taps.
-        padding: "SAME": as many positions as the image has pixels, divided by the stride and rounded up;
-            "VALID": only
-            positions that lie inside; "EXPLICIT": `explicit` pixels around the image.
-        explicit: (before, after) along either axis.
+        size: the number of taps. None if it is unknown.
+        strides: the step from one position to the next, in pixels.
+        dilations: the distance between neighbouring taps, in pixels.
+        padding: "SAME" for ceil(pixels / stride) positions, "VALID" for positions inside the image, "EXPLICIT" for `explicit`.
+        explicit: the padding (before, after) along either axis, in pixels.
     """
 
     size: tuple[int | None, int | None]
@@ -46,20 +43,20 @@ class Window:
 
     @property
     def taps(self) -> tuple[int, int]:
-        """The size, which must be known."""
+        """The size of a window whose size is known."""
         height, width = self.size
         assert height is not None
         assert width is not None
         return height, width
 
     def span(self, axis: int) -> int:
-        """Pixels from the first to the last tap, both included."""
+        """The number of pixels from the first to the last tap, both included."""
         taps = self.size[axis]
         assert taps is not None
         return (taps - 1) * self.dilations[axis] + 1
 
     def positions(self, axis: int, length: int | None) -> int | None:
-        """How many positions the window has along an image axis; None while that is not known.
+        """The number of positions along an image axis of `length` pixels. None if it is unknown.
 
         Raises:
             ValueError: the window is larger than the padded image.
@@ -80,7 +77,7 @@ class Window:
         return room // self.strides[axis] + 1
 
     def pads(self, axis: int, length: int) -> tuple[int, int]:
-        """Pixels to add before and after an image axis of that length. SAME puts an odd one after, as TensorFlow does."""
+        """The padding before and after an image axis of `length` pixels. An odd pixel of "SAME" is added after, as in TensorFlow."""
         if self.padding != "SAME":
             return self.explicit[axis]
         count = -(-length // self.strides[axis])
@@ -89,9 +86,9 @@ class Window:
 
 
 def patches(x: Array, window: Window, fill: Any = 0) -> Array:
-    """What each position of the window sees: `[n, h, w, c]` -> `[n, rows, columns, c, taps high, taps wide]`.
+    """The window at each position: `[n, h, w, c]` -> `[n, rows, columns, c, window height, window width]`.
 
-    A view of the padded image where NumPy can make one; do not write to it. Padding holds `fill`.
+    Padding has the value `fill`. The result is a view of the padded image, and must not be written to.
     """
     rows, columns = window.positions(0, x.shape[1]), window.positions(1, x.shape[2])
     (top, bottom), (left, right) = window.pads(0, x.shape[1]), window.pads(1, x.shape[2])
@@ -106,7 +103,7 @@ def patches(x: Array, window: Window, fill: Any = 0) -> Array:
 
 
 def overlay(parts: Array, height: int, width: int, window: Window) -> Array:
-    """The transpose of `patches`: each pixel gets the sum of what the windows hold for it; `[n, height, width, c]`."""
+    """The transpose of `patches`: images `[n, height, width, c]` whose pixels are the sums of the taps over them."""
     n, rows, columns, c, taps_high, taps_wide = parts.shape
     (top, bottom), (left, right) = window.pads(0, height), window.pads(1, width)
     out = np.zeros((n, top + height + bottom, left + width + right, c), parts.dtype)
@@ -122,28 +119,28 @@ def overlay(parts: Array, height: int, width: int, window: Window) -> Array:
 
 
 def layout(attrs: Attrs) -> str:
-    """The attr data_format; ValueError unless it is "NHWC" or "NCHW"."""
+    """The attribute data_format. ValueError unless it is "NHWC" or "NCHW"."""
     return layout_of(attrs.get("data_format"))
 
 
 def channels_last(x: Array, data_format: str) -> Array:
-    """The image as `[n, h, w, c]`."""
+    """An image in the layout `data_format` as `[n, h, w, c]`."""
     return np.moveaxis(x, 1, 3) if data_format == "NCHW" else x
 
 
 def as_layout(x: Array, data_format: str) -> Array:
-    """An image `[n, h, w, c]` in the order of `data_format`."""
+    """An image `[n, h, w, c]` in the layout `data_format`."""
     return np.ascontiguousarray(np.moveaxis(x, 3, 1)) if data_format == "NCHW" else x
 
 
 def image_dims(tensor: Tensor, data_format: str, what: str) -> tuple[int | None, ...]:
-    """A tensor's sizes as (n, h, w, c); None where they are not known."""
+    """The sizes of an image tensor as (n, h, w, c). None where they are unknown."""
     need_rank(tensor.dims, 4, what)
     return nhwc(tensor.dims, data_format)
 
 
 def nhwc(dims: Dims, data_format: str) -> tuple[int | None, ...]:
-    """Sizes in the order of `data_format`, as (n, h, w, c)."""
+    """Sizes in the layout `data_format`, as (n, h, w, c)."""
     if dims is None:
         return (None,) * 4
     n, a, b, c = dims
@@ -151,21 +148,21 @@ def nhwc(dims: Dims, data_format: str) -> tuple[int | None, ...]:
 
 
 def in_layout(sizes: tuple[int | None, ...], data_format: str) -> Dims:
-    """Sizes (n, h, w, c) in the order of `data_format`."""
+    """Sizes (n, h, w, c) in the layout `data_format`."""
     n, h, w, c = sizes
     return (n, c, h, w) if data_format == "NCHW" else (n, h, w, c)
 
 
 def axes_of(data_format: str) -> tuple[int, int]:
-    """Where height and width are."""
+    """The axes of height and width."""
     return (2, 3) if data_format == "NCHW" else (1, 2)
 
 
 def window_of(attrs: Attrs, size: tuple[int | None, int | None]) -> Window:
-    """The window that a node's attrs describe: strides, padding, explicit_paddings, dilations, data_format.
+    """The window of a node, from its attributes strides, padding, explicit_paddings, dilations and data_format.
 
     Raises:
-        ValueError: an attr is missing, malformed, or moves over batches or channels.
+        ValueError: an attribute is missing or malformed, or the window moves along batches or channels.
     """
     data_format = layout(attrs)
     padding = attrs.get("padding")
@@ -187,7 +184,7 @@ def window_of(attrs: Attrs, size: tuple[int | None, int | None]) -> Window:
 
 
 def _ints(attrs: Attrs, name: str, count: int, lowest: int) -> tuple[int, ...]:
-    """An attr that must be `count` ints, none below `lowest`."""
+    """An attribute of `count` ints. ValueError if it is something else, or one is below `lowest`."""
     value = attrs.get(name)
     if (
         not isinstance(value, (list, tuple))
@@ -199,7 +196,7 @@ def _ints(attrs: Attrs, name: str, count: int, lowest: int) -> tuple[int, ...]:
 
 
 def height_and_width(attrs: Attrs, name: str) -> tuple[int, int]:
-    """Two entries of an attr with one number per axis of the image; ValueError unless the others are 1."""
+    """The entries for height and width of an attribute with a number per axis of the image. ValueError unless the others are 1."""
     value = _ints(attrs, name, 4, 1)
     data_format = layout(attrs)
     a, b = axes_of(data_format)
@@ -208,7 +205,7 @@ def height_and_width(attrs: Attrs, name: str) -> tuple[int, int]:
     return value[a], value[b]
 
 
-# --- what users write ---------------------------------------------------------------------------------------
+# --- arguments of public functions --------------------------------------------------------------------------
 
 
 def four(value: Any, name: str, data_format: str) -> tuple[int, ...]:
@@ -229,7 +226,7 @@ def four(value: Any, name: str, data_format: str) -> tuple[int, ...]:
 
 
 def padding_attrs(padding: Any) -> dict[str, Any]:
-    """The attrs for "SAME", "VALID" or four pairs [[before, after], ...] in the order of the image's axes."""
+    """The attributes for "SAME", "VALID" or four pairs [[before, after], ...] in the order of the image's axes."""
     if isinstance(padding, str):
         return {"padding": padding.upper(), "explicit_paddings": ()}
     if not isinstance(padding, Sequence) or len(padding) != 4 or any(len(p) != 2 for p in padding):

@@ -1,4 +1,4 @@
-"""Bias, dense layers, dropout."""
+"""Bias and dropout."""
 
 from __future__ import annotations
 
@@ -84,15 +84,18 @@ define(
 
 
 def bias_add(value: TensorLike, bias: TensorLike, data_format: str | None = None, name: str | None = None) -> Tensor:
-    """value + bias, one number per channel.
+    """Add a bias to each channel.
 
     Args:
-        value: rank 2 or more.
-        bias: a vector, one number per channel.
-        data_format: where the channels are: "NHWC" (or None, "N...C"): the last axis; "NCHW" ("NC..."): the second.
+        value: numbers of rank 2 or more.
+        bias: a vector with one number per channel.
+        data_format: "N...C" or None if the channels are the last axis, "NC..." if they are the second.
+        name: name of the node.
 
     Raises:
-        ValueError: bias has another size than the channels.
+        ValueError: the size of `bias` is not the number of channels, or `data_format` is unknown.
+
+    >>> bias_add([[1.0, 2.0]], [10.0, 20.0])   # evaluates to [[11, 22]]
     """
     if data_format is not None and data_format.startswith("NC"):
         layout = "NCHW"
@@ -119,19 +122,20 @@ def dropout(
     name: str | None = None,
     rate: TensorLike = None,
 ) -> Tensor:
-    """x with elements set to 0 at random and the others scaled up so that sums stay the same on average.
+    """Set elements to 0 at random, and scale the others by 1 / (1 - rate), so that the expected value stays the same.
 
     Args:
-        x: of floating type.
-        keep_prob: probability that an element stays, in (0, 1]; the old form of `rate = 1 - keep_prob`.
-        noise_shape: shape of the random choices, broadcast to x's: size 1 where one choice is for a whole axis; None
-            (also as a size, if it has all of x's axes): x's own.
+        x: floats.
+        keep_prob: 1 - rate, in (0, 1]. The old form of `rate`.
+        noise_shape: the shape of the random choices, which broadcasts to that of x. With size 1, one choice applies to a whole axis. None,
+            for the shape or one of its sizes, means that of x.
         seed: seed of the choices (see `get_seed`).
-        rate: probability that an element is dropped, in [0, 1).
+        name: name of the result's node.
+        rate: the probability that an element is set to 0, in [0, 1).
 
     Raises:
-        ValueError: neither or both of keep_prob and rate, one out of range or not a single number; x is not of a floating
-            type; `noise_shape` does not broadcast to x's.
+        ValueError: not exactly one of keep_prob and rate is given, it is out of range or not a scalar, x is not of a floating type, or
+            `noise_shape` does not broadcast to the shape of x.
 
     >>> dropout(x, rate=0.25, noise_shape=[None, 1])   # drops whole rows
     """
@@ -158,14 +162,14 @@ def dropout(
         drop = 1 - given if rate is None else given
         if isinstance(drop, (int, float)) and drop == 0:
             return values
-        # A narrow type has too few numbers below 1 to tell rates apart.
+        # A half-precision type has too few numbers in [0, 1) to represent the rate exactly enough.
         dtype = float32 if values.dtype.base in (float16, bfloat16) else values.dtype.base
         drop = cast(drop, dtype) if isinstance(drop, Tensor) else convert(drop, dtype, name="rate")
         noise = random_uniform(_noise_shape(values, noise_shape), seed=seed, dtype=dtype)
         keep = greater_equal(noise, drop)
         scale = cast(divide(1.0, subtract(1.0, drop)), values.dtype)
         dropped = where_v2(keep, multiply(values, scale), 0, name=scope)
-        dropped.set_shape(values.shape)  # a rate of unknown shape is one number
+        dropped.set_shape(values.shape)  # a rate of unknown shape is a scalar
         return dropped
 
 

@@ -1,7 +1,8 @@
 """Normalization: norms, moments, batch, layer and local response normalization.
 
-`FusedBatchNormV3` does in one node what `moments` and `batch_normalization` do in a dozen. It computes in float32 where x is narrower,
-as its scale, offset and statistics are float32 then. Local response normalization is AlexNet's (Krizhevsky et al., NIPS 2012, section 3.3).
+`FusedBatchNormV3` computes in one node what `moments` and `batch_normalization` compute in a dozen. If x is of half precision, its scale,
+offset and statistics are float32, and so is the computation. Local response normalization is that of AlexNet (Krizhevsky et al., NIPS
+2012, section 3.3).
 """
 
 from __future__ import annotations
@@ -62,12 +63,13 @@ def l2_loss(t: TensorLike, name: str | None = None) -> Tensor:
 def l2_normalize(
     x: TensorLike, axis: Any = None, epsilon: float = 1e-12, name: str | None = None, dim: Any = None
 ) -> Tensor:
-    """x, scaled so that its L2 norm is 1: `x / sqrt(max(sum(x ** 2), epsilon))`.
+    """x scaled to an L2 norm of 1: `x / sqrt(max(sum(x ** 2), epsilon))`.
 
     Args:
-        x: of floating type.
-        axis: axis or axes over which norms are taken; None: all.
-        epsilon: lower bound of the squared norm; x below it is scaled less.
+        x: floats.
+        axis: the axis or axes over which the norm is computed. None: all.
+        epsilon: lower bound of the squared norm.
+        name: name of the result's node.
         dim: old name of `axis`.
     """
     axis = one_of(axis, dim, "axis", "dim")
@@ -85,17 +87,18 @@ def moments(
     keep_dims: bool | None = None,
     keepdims: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Mean and variance over axes.
+    """The mean and the population variance over axes.
 
     Args:
-        x: of floating type; float16 and bfloat16 are summed in float32.
-        axes: axis or axes to reduce: [0] for batch normalisation of vectors, [0, 1, 2] for images.
-        shift: accepted for TensorFlow 1's sake; not used.
-        keep_dims: keep the reduced axes with size 1.
+        x: floats. float16 and bfloat16 are summed in float32.
+        axes: the axis or axes to reduce: [0] for batch normalization of vectors, [0, 1, 2] for images.
+        shift: accepted without effect.
+        name: name scope of the nodes.
+        keep_dims: old name of `keepdims`.
         keepdims: keep the reduced axes with size 1.
 
     Returns:
-        (mean, variance) in x's type; the variance is that of the numbers themselves (divided by n).
+        (mean, variance), of the type of x.
     """
     keep = bool(one_of(keepdims, keep_dims, "keepdims", "keep_dims"))
     with op_scope(name, "moments", x):
@@ -103,7 +106,7 @@ def moments(
         need_floats(values, "x", "moments")
         y = cast(values, float32) if values.dtype.base in (float16, bfloat16) else values
         mean = reduce_mean(y, axes, keepdims=True, name="mean")
-        # TensorFlow stops the gradient of the mean here: it is zero, but its own gradient is not.
+        # TensorFlow stops the gradient through the mean here. It is 0, but the second derivative is not.
         variance = reduce_mean(squared_difference(y, mean), axes, keepdims=True, name="variance")
         if not keep:
             which = None if axes is None else axes if isinstance(axes, (list, tuple)) else [axes]
@@ -113,7 +116,7 @@ def moments(
         return mean, variance
 
 
-# --- batch and layer normalisation ------------------------------------------------------------------------------------
+# --- batch and layer normalization ------------------------------------------------------------------------------------
 def batch_normalization(
     x: TensorLike,
     mean: TensorLike,
@@ -126,12 +129,13 @@ def batch_normalization(
     """`scale * (x - mean) / sqrt(variance + variance_epsilon) + offset` (Ioffe and Szegedy, 2015).
 
     Args:
-        x: of floating type.
-        mean: broadcast against x; offset and scale may be None.
-        variance: broadcast against x; offset and scale may be None.
-        offset: broadcast against x; offset and scale may be None.
-        scale: broadcast against x; offset and scale may be None.
-        variance_epsilon: small number that keeps the root from 0.
+        x: floats.
+        mean: the mean, which broadcasts against x.
+        variance: the variance, which broadcasts against x.
+        offset: what is added, which broadcasts against x. None: 0.
+        scale: the factor, which broadcasts against x. None: 1.
+        variance_epsilon: a small number that avoids a division by 0.
+        name: name scope of the nodes.
     """
     with op_scope(name, "batchnorm", x, mean, variance, offset, scale):
         values = convert(x, name="x")
@@ -157,14 +161,15 @@ def layer_norm(
     epsilon: float = 1e-5,
     name: str | None = None,
 ) -> Tensor:
-    """Each example normalised by its own mean and variance (Ba, Kiros and Hinton, 2016).
+    """Normalize each example by the mean and variance of its features (Ba, Kiros and Hinton, 2016).
 
     Args:
-        x: of floating type.
-        gain: what the normalised numbers are multiplied with and moved by; broadcast against x; None: neither.
-        bias: see `gain`.
-        axis: axis or axes of one example's features.
-        epsilon: small number that keeps the root from 0.
+        x: floats.
+        gain: the factor, which broadcasts against x. None: 1.
+        bias: what is added, which broadcasts against x. None: 0.
+        axis: the axis or axes of the features.
+        epsilon: a small number that avoids a division by 0.
+        name: name scope of the nodes.
 
     >>> layer_norm([[1.0, 3.0]])   # about [[-1, 1]]
     """
@@ -174,9 +179,9 @@ def layer_norm(
         return batch_normalization(values, mean, variance, bias, gain, epsilon)
 
 
-# --- fused batch normalisation ----------------------------------------------------------------------------------------
+# --- fused batch normalization ----------------------------------------------------------------------------------------
 class FusedBatchNorm(NamedTuple):
-    """What `fused_batch_norm` returns."""
+    """The result of `fused_batch_norm`."""
 
     y: Tensor
     batch_mean: Tensor
@@ -203,7 +208,7 @@ def _wide_type(dtype: DType) -> DType:
 
 
 def _batch_norm_dims(x: Tensor, vectors: Sequence[Tensor], attrs: Attrs) -> tuple[Dims, Dims]:
-    """x's shape and the vectors', each with what the other knows."""
+    """The shapes of x and of the vectors, merged: the channels of one are those of the other."""
     need_rank(x.dims, 4, "x")
     dims: Dims = x.dims if x.dims is not None else (None,) * 4
     assert dims is not None
@@ -264,7 +269,7 @@ def _fused(
             used_mean = used_variance = np.full(len(scale), np.nan, dtype)
         count = x.size // max(len(used_mean), 1)
         keep = dtype.type(1 - exponential_avg_factor)
-        # What leaves is the estimate for the whole population: divided by n - 1.
+        # The returned variance is the unbiased estimate, divided by n - 1.
         new_mean, new_variance = used_mean, used_variance * dtype.type(count / max(count - 1, 1))
         if keep:
             new_mean = keep * mean + (1 - keep) * new_mean
@@ -277,8 +282,8 @@ def _fused(
     return y.astype(x.dtype), new_mean, new_variance, used_mean, inverse, np.zeros(0, dtype)
 
 
-# Inputs 3 and 4 of the gradient are outputs 3 and 4 of `FusedBatchNormV3` in training: the batch's mean and 1 / standard deviation.
-# Otherwise they are the mean and the variance that it was given, as in TensorFlow.
+# While training, inputs 3 and 4 of the gradient are outputs 3 and 4 of `FusedBatchNormV3`: the batch's mean and 1 / standard deviation.
+# Otherwise they are its inputs mean and variance, as in TensorFlow.
 
 
 def _fused_grad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -312,7 +317,7 @@ def _fused_grad(
     for_offset = g.sum(axes, dtype=dtype)
     for_scale = (g * normal).sum(axes, dtype=dtype)
     if is_training:
-        # The mean and the variance move with x: their share is taken off.
+        # The mean and the variance depend on x: subtract the gradients that flow through them.
         count = dtype.type(max(x.size // max(len(scale), 1), 1))
         g = g - _spread(for_offset / count, data_format) - normal * _spread(for_scale / count, data_format)
     for_x = g * _spread(scale * inverse, data_format)
@@ -325,7 +330,7 @@ def _along_channels(v: Tensor, data_format: str) -> Tensor:
 
 
 def _count_of(x: Tensor, vector: Tensor, dtype: DType) -> Tensor:
-    """Elements per channel, as a number of that type."""
+    """The number of elements per channel, as a scalar of that type."""
     total, channels = element_count(x.dims), element_count(vector.dims)
     if total is not None and channels:
         return constant(total // channels, dtype)
@@ -344,7 +349,7 @@ def _fused_gradient(node: Node, *grads: Tensor | None) -> Grads:
         operands = (y_grad, x, scale, *statistics, node.outputs[5])
         for_x, for_scale, for_offset = make("FusedBatchNormGradV3", operands, attrs).outputs[:3]
     if not attrs["is_training"]:
-        # y = (x - mean) * inverse * scale + offset, and both statistics are handed on.
+        # y = (x - mean) * inverse * scale + offset, and the statistics are passed through.
         if for_scale is not None and for_offset is not None:
             for_mean = negative(multiply(multiply(for_offset, scale), inverse))
             for_variance = multiply(multiply(-0.5, multiply(for_scale, scale)), square(inverse))
@@ -370,7 +375,7 @@ def _plus(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 
 def _fused_grad_gradient(node: Node, *grads: Tensor | None) -> Grads:
-    """The second derivative: the gradient written with simple ops, and that differentiated."""
+    """The second derivative: express the gradient in elementary ops, and differentiate those."""
     y_grad, x, scale, mean, spread, _ = node.inputs
     data_format, wide = node.attrs["data_format"], scale.dtype.base
     axes = list(_other_axes(data_format))
@@ -389,7 +394,7 @@ def _fused_grad_gradient(node: Node, *grads: Tensor | None) -> Grads:
         g = subtract(subtract(g, share[0]), multiply(normal, share[1]))
     for_x = cast(multiply(g, _along_channels(multiply(scale, inverse), data_format)), x.dtype)
     used = [(y, w) for y, w in zip((for_x, for_scale, for_offset), grads, strict=False) if w is not None]
-    # Partial derivatives: y_grad and scale may themselves have been computed from x.
+    # stop_gradients, for partial derivatives: y_grad and scale may depend on x.
     found = hooks.gradients([y for y, _ in used], sources, grad_ys=[w for _, w in used], stop_gradients=sources)
     return [*found, *[None] * (len(node.inputs) - len(found))]
 
@@ -416,25 +421,26 @@ def fused_batch_norm(
     name: str | None = None,
     exponential_avg_factor: float = 1.0,
 ) -> FusedBatchNorm:
-    """Batch normalisation of images, in one node.
+    """Batch normalization of images, in one node.
 
     Args:
-        x: `[batch, height, width, channels]`, or `[batch, channels, height, width]` for "NCHW".
-        scale: one number per channel; float32, also where x is narrower.
-        offset: one number per channel; float32, also where x is narrower.
-        mean: statistics of the population, one number per channel; needed when not training, and for a moving average.
-        variance: see `mean`.
-        epsilon: small number that keeps the root from 0; less than 1.001e-5 is taken for that.
+        x: floats `[batch, height, width, channels]`, or `[batch, channels, height, width]` for "NCHW".
+        scale: the factor of each channel. float32 if x is of half precision.
+        offset: what is added to each channel, of the same type.
+        mean: the mean of each channel. Required if not training, or with an `exponential_avg_factor` below 1.
+        variance: the variance of each channel. Required as `mean` is.
+        epsilon: a small number that avoids a division by 0, at least 1.001e-5.
         data_format: "NHWC" or "NCHW".
-        is_training: normalise with the batch's own statistics; otherwise with those given.
-        exponential_avg_factor: below 1, the statistics that come out are `(1 - f) * given + f * the batch's`.
+        is_training: normalize by the statistics of the batch instead of `mean` and `variance`.
+        name: name of the node.
+        exponential_avg_factor: the weight f of the batch in the returned statistics, `(1 - f) * given + f * batch`.
 
     Returns:
-        (y, mean, variance). While training these are the batch's, the variance divided by n - 1; else the given ones.
+        (y, mean, variance). While training, the statistics of the batch, with the variance divided by n - 1. Otherwise the given ones.
 
     Raises:
-        ValueError: mean and variance are missing where they are needed, or shapes do not fit.
-        TypeError: types do not fit.
+        ValueError: `mean` or `variance` is missing but required, or the shapes do not fit.
+        TypeError: the types do not fit.
     """
     training = bool(is_training)
     if (mean is None or variance is None) and not (training and exponential_avg_factor == 1.0):
@@ -473,18 +479,19 @@ def local_response_normalization(
     """Local response normalization, over neighbouring channels: `x / (bias + alpha * sum(x ** 2)) ** beta`.
 
     Args:
-        input: `[batch, height, width, channels]` of a floating type, the number of channels known.
-        depth_radius: how many channels to each side the sum takes.
-        bias: as in the formula.
-        alpha: as in the formula.
-        beta: as in the formula.
+        input: floats `[batch, height, width, channels]`. The number of channels must be known statically.
+        depth_radius: the number of channels on either side over which the sum is computed.
+        bias: see the formula.
+        alpha: see the formula.
+        beta: see the formula.
+        name: name scope of the nodes.
 
     Returns:
-        Shape and type as `input`.
+        A tensor of the shape and type of `input`.
 
     Raises:
-        ValueError: not four axes, or an unknown number of channels.
-        TypeError: not of a floating type.
+        ValueError: the rank is not 4, or the number of channels is unknown.
+        TypeError: the input is not of a floating type.
 
     >>> norm = dt.nn.lrn(pool, 4, bias=1.0, alpha=0.001 / 9.0, beta=0.75)
     """
@@ -495,7 +502,7 @@ def local_response_normalization(
         channels = None if x.dims is None else x.dims[3]
         if channels is None:
             raise ValueError(f"the number of channels of {x!r} must be known")
-        # Sums over a window of channels are a product with a band of ones.
+        # The sum over a window of channels is a product with a band matrix of ones.
         apart = np.abs(np.subtract.outer(np.arange(channels), np.arange(channels)))
         band = constant((apart <= depth_radius).astype(np.float32), dtype)
         squares = matmul(reshape(square(x), [-1, channels]), band)

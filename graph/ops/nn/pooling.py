@@ -1,7 +1,7 @@
 """Pooling: the maximum or the mean of a window, for each channel.
 
-The gradient of the maximum goes to the first maximal pixel of each window, and its own gradient gathers from those pixels:
-`MaxPoolGrad` and `MaxPoolGradGrad` are each other's transpose. The mean counts only pixels inside the image, not the padding.
+The gradient of the maximum goes to the first maximal pixel of each window (`MaxPoolGrad`). The gradient of that op gathers from these
+pixels (`MaxPoolGradGrad`), so the two are each other's transpose. The mean does not count padding.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _window(attrs: Attrs) -> Window:
         if max(window.explicit[axis]) >= window.taps[axis]:
             raise ValueError(
                 f"padding {window.explicit[axis]} must be smaller than the window, {window.taps[axis]}: "
-                "otherwise a window sees nothing but padding"
+                "otherwise a window covers nothing but padding"
             )
     return window
 
@@ -102,15 +102,15 @@ def _lowest(dtype: np.dtype[Any]) -> Any:
 
 
 def _seen(x: Array, attrs: Attrs) -> Array:
-    """Every window's pixels along the last axis: `[n, rows, columns, c, taps]`. No pixel is below padding."""
+    """The pixels of each window: `[n, rows, columns, c, taps]`. Padding has the least value of the type."""
     found = patches(channels_last(x, attrs["data_format"]), _window(attrs), _lowest(x.dtype))
     return found.reshape(*found.shape[:4], found.shape[4] * found.shape[5])
 
 
 def _first_largest(x: Array, attrs: Attrs) -> Array:
-    """Which tap of each window holds the (first) largest pixel, `[n, rows, columns, c, 1]`; NaN is the largest."""
+    """The tap of each window that holds its first largest pixel, `[n, rows, columns, c, 1]`. NaN counts as the largest."""
     seen, (height, width) = _seen(x, attrs), channels_last(x, attrs["data_format"]).shape[1:3]
-    # A pixel may be as low as padding.
+    # A pixel may equal the padding, so taps outside the image are masked.
     inside = patches(np.ones((1, height, width, 1), np.bool_), _window(attrs), False)
     largest = (seen == seen.max(-1, keepdims=True)) | (seen != seen)
     found = largest & inside.reshape(*inside.shape[:4], seen.shape[4])
@@ -123,7 +123,7 @@ def _max_pool_grad(x: Array, y: Array, grad: Array, **attrs: Any) -> Array:
     where = _first_largest(x, attrs)
     if where.shape[:4] != g.shape:
         raise ValueError("the gradient has another shape than the pooled image")
-    # A pixel may be the largest of several windows: their gradients are added in float32 or wider.
+    # A pixel may be the largest of several windows. Their gradients are added in float32 or wider.
     wide = np.float32 if grad.itemsize < 4 and grad.dtype.kind not in "iu" else grad.dtype
     parts = np.zeros((*g.shape, window.taps[0] * window.taps[1]), wide)
     np.put_along_axis(parts, where, g[..., None].astype(wide), -1)
@@ -140,7 +140,7 @@ def _max_pool_grad_grad(x: Array, y: Array, grad: Array, **attrs: Any) -> Array:
 
 
 def _counts(height: int, width: int, window: Window, dtype: Any) -> Array:
-    """How many pixels inside the image each window sees, `[1, rows, columns, 1]`."""
+    """The number of pixels inside the image that each window covers, `[1, rows, columns, 1]`."""
     return np.asarray(patches(np.ones((1, height, width, 1), dtype), window).sum((4, 5)))
 
 
@@ -168,12 +168,12 @@ def _avg_pool_grad(sizes: Array, grad: Array, **attrs: Any) -> Array:
 
 
 def _transposed(op: str) -> Callable[[Node, Tensor], Grads]:
-    """The gradient of an op that is linear in its third operand: the op that is its transpose. The others choose the pixels."""
+    """The gradient rule of an op that is linear in its third operand: its transpose `op`. The first two operands only select pixels."""
     return lambda node, grad: [Derivative.ZERO, Derivative.ZERO, apply(op, (*node.inputs[:2], grad), dict(node.attrs))]
 
 
 def _cost(pooled: Any) -> Any:
-    """One operation per tap and pooled element."""
+    """A cost of one flop per tap and pooled element."""
 
     def of(node: Node) -> Cost:
         height, width = _window(node.attrs).taps
@@ -219,7 +219,7 @@ define(
 )
 
 
-# --- what users call ----------------------------------------------------------------------------------------
+# --- public functions ---------------------------------------------------------------------------------------
 
 
 def max_pool(
@@ -231,21 +231,21 @@ def max_pool(
     name: str | None = None,
     input: TensorLike = None,
 ) -> Tensor:
-    """The largest pixel that each window sees.
+    """The maximum of each window.
 
     Args:
-        value: `[batch, height, width, channels]`, or `[batch, channels, height, width]` for "NCHW"; of any
-            numeric type.
-        ksize: size of the window: one number, (height, width), or one per axis of the image.
-        strides: how far it moves, written like `ksize`.
-        padding: "SAME", "VALID" or pairs as for `conv2d`; padding is never the largest.
+        value: numbers `[batch, height, width, channels]`, or `[batch, channels, height, width]` for "NCHW".
+        ksize: the size of the window: one number, (height, width), or one number per axis of the image.
+        strides: the step of the window, in the forms of `ksize`.
+        padding: "SAME", "VALID", or pairs as for `conv2d`. Padding is never the maximum.
         data_format: "NHWC" or "NCHW".
         name: name of the node.
         input: newer name of `value`.
 
     Raises:
-        ValueError: the window does not fit, or reaches over batches.
-        UnimplementedError: it reaches over channels otherwise than over these alone, in steps of its size, which divides them.
+        ValueError: the window does not fit the image, or extends over batches.
+        UnimplementedError: the window extends over channels as well as over height or width, or its size along the channels is not the
+            stride or does not divide their number.
     """
     return _pool("MaxPool", value, ksize, strides, padding, data_format, name, input)
 
@@ -259,7 +259,7 @@ def avg_pool(
     name: str | None = None,
     input: TensorLike = None,
 ) -> Tensor:
-    """The mean of the pixels that each window sees; padding does not count. Arguments as for `max_pool`."""
+    """The mean of each window, without padding. Arguments as for `max_pool`."""
     return _pool("AvgPool", value, ksize, strides, padding, data_format, name, input)
 
 
@@ -294,22 +294,20 @@ def _pool(
 def _max_over_channels(
     x: Tensor, size: tuple[int, ...], steps: tuple[int, ...], last: int, scope: str | None
 ) -> Tensor:
-    """Max pooling across channels: the pixels become rows of a picture, whose width is the number of channels."""
+    """Max pooling over channels: the pixels become the rows of an image whose columns are the channels."""
     window, channels = size[last], x.dims[last] if x.dims is not None else None
-    unable = None
     if last == 1 or any(n != 1 for n in (*size[:last], *steps[:last])):
-        unable = f"MaxPooling supports exactly one of pooling across depth or pooling across width/height: {size}"
-    elif steps[last] != window:
-        unable = (
+        raise UnimplementedError.of(
+            f"MaxPooling supports exactly one of pooling across depth or pooling across width/height: {size}"
+        )
+    if steps[last] != window:
+        raise UnimplementedError.of(
             f"Depthwise max pooling requires the depth window to equal the depth stride: {window} and {steps[last]}"
         )
-    elif channels is None or channels % window:
-        unable = (
+    if channels is None or channels % window:
+        raise UnimplementedError.of(
             f"Depthwise max pooling requires the depth window to evenly divide the input depth: {window} and {channels}"
         )
-    if unable is not None:
-        raise UnimplementedError.of(unable)
-    assert channels is not None  # else it is unable
     n, height, width, _ = sizes_of(x)
     rows = reshape(x, [n, -1, channels, 1])
     found = max_pool(rows, [1, window], [1, window], "VALID")

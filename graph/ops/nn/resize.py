@@ -1,4 +1,4 @@
-"""Images, `[height, width, channels]` or batches of them, in another size. It is made of other ops, and has their gradients."""
+"""Resizing of images, `[height, width, channels]`, and batches of them. It is composed of other ops, which have gradients."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from ..math.static_operands import op_scope
 
 
 class ResizeMethod:
-    """How `resize_images` finds a new pixel: from the four around it, the nearest one, the sixteen around it, or all that it covers."""
+    """How `resize_images` computes a pixel: from 4 neighbours, the nearest pixel, 16 neighbours, or all pixels of the area it covers."""
 
     BILINEAR, NEAREST_NEIGHBOR, BICUBIC, AREA = 0, 1, 2, 3
 
 
 def picture(value: TensorLike) -> Tensor:
-    """A tensor that is a picture, or a batch. One of unknown rank is taken for a picture, and held to that when the graph runs.
+    """A value as a tensor of rank 3 or 4. One of unknown rank must have rank 3, which is checked in each step.
 
     Raises:
-        ValueError: it has another number of axes, or an axis of size 0.
+        ValueError: the rank is not 3 or 4, or an axis has size 0.
     """
     x = convert(value, name="image")
     if x.dims is None:
@@ -55,19 +55,22 @@ def resize_images(
     preserve_aspect_ratio: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """In another size.
+    """Resize images.
 
     Args:
-        images: a picture or a batch.
-        size: height and width, two int32.
-        method: `ResizeMethod.BILINEAR`, `BICUBIC` or `AREA` (float32 comes out), or `NEAREST_NEIGHBOR`; or their names, "bilinear",
-            "bicubic", "area" and "nearest".
-        align_corners: the middles of the pixels in the corners fall on each other; else, as TensorFlow 1 has it, pixel i of the
-            result is at i * old / new.
-        preserve_aspect_ratio: as large as fits into `size`, with its own proportions.
+        images: `[height, width, channels]` or `[batch, height, width, channels]`.
+        size: the new height and width, two int32.
+        method: `ResizeMethod.BILINEAR`, `BICUBIC`, `AREA` or `NEAREST_NEIGHBOR`, or "bilinear", "bicubic", "area" or "nearest".
+        align_corners: align the centers of the corner pixels. Otherwise pixel i of the result is at i * old size / new size, as in
+            TensorFlow 1.
+        preserve_aspect_ratio: keep the aspect ratio, with the largest size that fits into `size`.
+        name: name scope of the nodes.
+
+    Returns:
+        float32 images. With `NEAREST_NEIGHBOR`, or if the size does not change, they keep their type.
 
     Raises:
-        ValueError: another method, no picture, or a size below 1.
+        ValueError: the method is unknown, the rank is not 3 or 4, or a size is below 1.
     """
     names = {"bilinear": 0, "nearest": 1, "bicubic": 2, "area": 3}
     chosen: Any = names.get(method, method) if isinstance(method, str) else method
@@ -119,14 +122,14 @@ def _bilinear(x: Tensor, axis: int, new: Tensor, align: bool) -> Tensor:
     at = multiply(_steps(new), _scale(x, axis, new, align))
     low = floor(at)
     first = cast(low, int32)
-    share = _beside(subtract(at, low), x, axis)
+    share = _broadcastable(subtract(at, low), x, axis)
     before = gather(x, first, axis=axis)
     after = gather(x, minimum(add(first, 1), size_of(x, axis) - 1), axis=axis)
     return add(before, multiply(subtract(after, before), share))
 
 
 def _bicubic(x: Tensor, axis: int, new: Tensor, align: bool) -> Tensor:
-    """Keys's kernel with a = -0.75, at distances of whole 1024ths, as TensorFlow has it (Keys, 1981)."""
+    """Keys's kernel (1981) with a = -0.75. Distances are rounded to multiples of 1/1024, as in TensorFlow."""
     a = -0.75
     at = multiply(_steps(new), _scale(x, axis, new, align))
     low = floor(at)
@@ -138,13 +141,13 @@ def _bicubic(x: Tensor, axis: int, new: Tensor, align: bool) -> Tensor:
             weight = ((a + 2) * d - (a + 3)) * d * d + 1.0
         else:
             weight = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-        place = minimum(maximum(add(cast(low, int32), i), 0), size_of(x, axis) - 1)
-        parts.append(multiply(gather(x, place, axis=axis), _beside(weight, x, axis)))
+        source = minimum(maximum(add(cast(low, int32), i), 0), size_of(x, axis) - 1)
+        parts.append(multiply(gather(x, source, axis=axis), _broadcastable(weight, x, axis)))
     return add(add(parts[0], parts[1]), add(parts[2], parts[3]))
 
 
 def _area(x: Tensor, axis: int, new: Tensor, align: bool) -> Tensor:
-    """The mean of the old pixels that a new pixel covers, weighted by the covered area. The last pixel extends beyond the edge."""
+    """The mean of the old pixels that a new pixel covers, weighted by the covered area. The last old pixel has no upper edge."""
     scale = _scale(x, axis, new, align)
     count = size_of(x, axis)
     begin, low = expand_dims(multiply(_steps(new), scale), 1), expand_dims(_steps(count), 0)
@@ -178,7 +181,7 @@ def _steps(count: TensorLike) -> Tensor:
 
 
 def _scale(x: Tensor, axis: int, new: Tensor, align: bool) -> Tensor:
-    """The scale along an axis: old pixels per new pixel. The corners of a single pixel cannot be aligned."""
+    """The number of old pixels per new pixel along an axis. An axis of one pixel is not aligned."""
     old, count = cast(convert(size_of(x, axis)), float32), cast(new, float32)
     whole = divide(old, count)
     if not align:
@@ -188,15 +191,15 @@ def _scale(x: Tensor, axis: int, new: Tensor, align: bool) -> Tensor:
     )
 
 
-def _beside(along: Tensor, x: Tensor, axis: int) -> Tensor:
-    """Numbers for an axis, shaped so that they broadcast against the picture."""
+def _broadcastable(along: Tensor, x: Tensor, axis: int) -> Tensor:
+    """A vector along an axis, reshaped so that it broadcasts against the image."""
     return reshape(along, [-1] + [1] * (len(x.shape) - 1 - axis))
 
 
 def resize_bilinear(
     images: TensorLike, size: TensorLike, align_corners: bool = False, name: str | None = None
 ) -> Tensor:
-    """`resize_images` by the bilinear method; float32 comes out."""
+    """`resize_images` with bilinear interpolation. The result is float32."""
     resized: Tensor = cast(resize_images(images, size, ResizeMethod.BILINEAR, align_corners, name=name), float32)
     return resized
 
@@ -204,19 +207,19 @@ def resize_bilinear(
 def resize_nearest_neighbor(
     images: TensorLike, size: TensorLike, align_corners: bool = False, name: str | None = None
 ) -> Tensor:
-    """`resize_images` by the nearest pixels."""
+    """`resize_images` with the nearest pixels. Images keep their type."""
     return resize_images(images, size, ResizeMethod.NEAREST_NEIGHBOR, align_corners, name=name)
 
 
 def resize_bicubic(
     images: TensorLike, size: TensorLike, align_corners: bool = False, name: str | None = None
 ) -> Tensor:
-    """`resize_images` by the bicubic method; float32 comes out."""
+    """`resize_images` with bicubic interpolation. The result is float32."""
     resized: Tensor = cast(resize_images(images, size, ResizeMethod.BICUBIC, align_corners, name=name), float32)
     return resized
 
 
 def resize_area(images: TensorLike, size: TensorLike, align_corners: bool = False, name: str | None = None) -> Tensor:
-    """`resize_images` by the means of areas; float32 comes out."""
+    """`resize_images` with means of areas. The result is float32."""
     resized: Tensor = cast(resize_images(images, size, ResizeMethod.AREA, align_corners, name=name), float32)
     return resized

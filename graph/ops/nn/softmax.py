@@ -1,8 +1,8 @@
 """Softmax and cross entropies.
 
-The losses take logits, not probabilities: `log(softmax(x))` in one step is exact where two steps would give log(0). Their ops also
-give the gradient with respect to the logits, which costs little once the exponentials are computed; TensorFlow calls it `backprop`.
-They work on the last axis of tensors of any rank.
+The losses take logits and not probabilities, because log(softmax(x)) can be computed exactly where softmax(x) rounds to 0. Their ops also
+return the gradient with respect to the logits, which TensorFlow calls `backprop`: it is cheap once the exponentials are computed. All ops
+work along the last axis.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SOFTMAX_FLOPS = 14.0  # an exp (10), maximum, difference, sum, quotient
 
 
 def _log_softmax(x: Array) -> Array:
-    """In float32 or wider."""
+    """log(softmax(x)) in float32 or wider."""
     x = widened(x)
     shifted = x - x.max(-1, keepdims=True, initial=-np.inf)  # the largest exponential is 1: none overflows
     return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
@@ -83,12 +83,13 @@ def softmax(logits: TensorLike, axis: int | None = None, name: str | None = None
     """exp(x) / sum(exp(x)) along an axis: probabilities from logits.
 
     Args:
-        logits: of floating type and rank 1 or more.
-        axis: the axis of the classes; None: the last.
+        logits: floats, of rank 1 or more.
+        axis: the axis of the classes. None: the last.
+        name: name of the node.
         dim: old name of `axis`.
 
     Raises:
-        ValueError: no such axis, or the axis is not the last and the rank is not known.
+        ValueError: there is no such axis, or it is not the last and the rank is unknown.
 
     >>> softmax([[0.0, 0.0], [0.0, 1000.0]])   # [[0.5, 0.5], [0, 1]]
     """
@@ -106,7 +107,7 @@ def _one_axis(axis: int | None, dim: int | None) -> int:
 
 
 def _along(op: str, logits: TensorLike, axis: int, name: str | None) -> Tensor:
-    """Apply an op of the last axis along any axis."""
+    """Apply an op that works along the last axis along any axis, with transposes."""
     if isinstance(logits, Tensor) and axis == -1:
         return apply(op, (logits,), None, name)
     with op_scope(name, op, logits) as scope:
@@ -119,7 +120,7 @@ def _along(op: str, logits: TensorLike, axis: int, name: str | None) -> Tensor:
 
 
 def _axis_last(x: Tensor, axis: int) -> list[int] | None:
-    """The permutation that brings `axis` to the end; None when it is there."""
+    """The permutation that moves `axis` to the end. None if it is already there."""
     if axis == -1:
         return None
     if x.dims is None:
@@ -143,14 +144,14 @@ def _dense_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 _SWAPPED = (
-    "softmax_cross_entropy: each row of the logits sums to 1 and has nothing below 0, as probabilities do, and the labels do not: "
+    "softmax_cross_entropy: the rows of the logits are probabilities (not negative, with a sum of 1), and those of the labels are not: "
     "are the two swapped? The labels come first"
 )
 
 
 def _are_probabilities(x: Array, sums: Array | None = None) -> bool:
-    """Whether each row is one of probabilities: nothing below 0, and a sum of about 1 (half floats add up to within a hundredth)."""
-    # So that no sum overflows.
+    """Whether the elements of each row are not negative and add up to about 1. Half-precision sums differ from 1 by up to 0.01."""
+    # max() first, so that no sum overflows.
     if x.size == 0 or x.shape[-1] == 1 or not x.min() >= 0 or (sums is None and not x.max() < 1.01):
         return False
     return bool((abs((x.sum(-1, dtype=np.float64) if sums is None else sums) - 1) < 0.01).all())
@@ -163,10 +164,10 @@ def _dense(logits: Array, labels: Array) -> tuple[Array, Array]:
     y = labels.astype(log_p.dtype)
     sums = y.sum(-1, keepdims=True)
     if not _are_probabilities(y, sums) and _are_probabilities(logits):
-        warnings.warn(_SWAPPED, stacklevel=2)  # once: TensorFlow takes any labels
-    # 0 * log(0) is 0 here: a class of probability 0 costs nothing where the logit is -inf.
+        warnings.warn(_SWAPPED, stacklevel=2)  # a warning and not an error, because TensorFlow accepts any labels
+    # A class of probability 0 contributes 0, also if its logit is -inf.
     loss = -np.where(y == 0, 0, y * log_p).sum(-1)
-    # TensorFlow gives softmax - labels, which is right only where the labels sum to 1.
+    # TensorFlow returns softmax - labels, which is the gradient only if the labels sum to 1.
     backprop = np.exp(log_p) * sums - y
     return loss.astype(logits.dtype), backprop.astype(logits.dtype)
 
@@ -209,9 +210,9 @@ def _sparse(logits: Array, labels: Array) -> tuple[Array, Array]:
 
 
 def _loss_gradient(node: Node, grad_loss: Tensor | None, grad_backprop: Tensor | None) -> tuple[Any, Any]:
-    """The gradient for the logits, and softmax(logits) if it was needed.
+    """The gradient with respect to the logits, and softmax(logits) or None.
 
-    `backprop` is s * p - labels, where p is the softmax and s the labels' sum (1 for sparse ones).
+    The output `backprop` is s * p - labels, where p is the softmax and s the sum of the labels (1 for sparse labels).
     """
     total: Tensor | None = None
     if grad_loss is not None:
@@ -258,7 +259,7 @@ def checked_logits(function: str, labels: TensorLike, logits: TensorLike) -> Ten
     """The logits as a tensor.
 
     Raises:
-        TypeError: they are not of a floating type; the text says so when the labels are.
+        TypeError: they are not of a floating type. If the labels are, the error asks whether the two are swapped.
     """
     x = convert(logits, name="logits")
     if not x.dtype.is_floating:
@@ -279,7 +280,7 @@ def softmax_cross_entropy_with_logits(
     name: str | None = None,
     axis: int | None = None,
 ) -> Tensor:
-    """`softmax_cross_entropy_with_logits_v2` that treats the labels as constants: no gradient flows into them."""
+    """`softmax_cross_entropy_with_logits_v2` without a gradient with respect to the labels."""
     _need_both("softmax_cross_entropy_with_logits", _sentinel, labels, logits)
     with op_scope(name, "softmax_cross_entropy_with_logits_sg", logits, labels) as scope:
         fixed = stop_gradient(convert(labels, name="labels"), name="labels_stop_gradient")
@@ -293,21 +294,22 @@ def softmax_cross_entropy_with_logits_v2(
     name: str | None = None,
     dim: int | None = None,
 ) -> Tensor:
-    """How unlikely the labels are under softmax(logits): `-sum(labels * log(softmax(logits)))`.
+    """The softmax cross entropy `-sum(labels * log(softmax(logits)))` along an axis.
 
     Args:
-        labels: the true probabilities of the classes, of the logits' shape, or of as many elements in another
-            number of axes; another type is cast to that of the logits.
-        logits: unnormalised log probabilities.
-        axis: the axis of the classes; None: the last.
-        name: name of the loss's node.
+        labels: the true probabilities of the classes, in the shape of the logits or with as many elements in another rank. They are cast to
+            the type of the logits.
+        logits: unnormalized log probabilities, floats.
+        axis: the axis of the classes. None: the last.
+        name: name of the node.
         dim: old name of `axis`.
 
     Returns:
-        Shape of the logits without the axis.
+        The losses, in the shape of the logits without the axis.
 
     Raises:
-        TypeError, ValueError: types or shapes differ.
+        TypeError: the logits are not of a floating type.
+        ValueError: the shapes do not fit.
     """
     _need_both("softmax_cross_entropy_with_logits_v2", None, labels, logits)
     with op_scope(name, "softmax_cross_entropy_with_logits", logits, labels) as scope:
@@ -329,18 +331,19 @@ def softmax_cross_entropy_with_logits_v2(
 def sparse_softmax_cross_entropy_with_logits(
     _sentinel: Any = None, labels: TensorLike = None, logits: TensorLike = None, name: str | None = None
 ) -> Tensor:
-    """How unlikely the true class is under softmax(logits): `-log(softmax(logits))[label]`.
+    """The softmax cross entropy of classes, `-log(softmax(logits))[label]`.
 
     Args:
-        labels: the true class of each row, int32 or int64, in [0, classes); shape of the logits without the last axis.
-        logits: unnormalised log probabilities, classes along the last axis.
-        name: scope of the nodes.
+        labels: the true classes, int32 or int64 in [0, classes), in the shape of the logits without the last axis.
+        logits: unnormalized log probabilities, floats, with the classes along the last axis.
+        name: name of the node.
 
     Returns:
-        Shape of the labels, type of the logits.
+        The losses, in the shape of the labels and the type of the logits.
 
     Raises:
-        ValueError: the ranks do not fit. In a step: InvalidArgumentError for a label out of range.
+        ValueError: the ranks do not fit.
+        InvalidArgumentError: in a step, a label is out of range.
 
     >>> loss = sparse_softmax_cross_entropy_with_logits(labels=[1], logits=[[0.0, 0.0]])   # [log 2]
     """
@@ -353,18 +356,21 @@ def sparse_softmax_cross_entropy_with_logits(
         return make(default, (x, y), None, name).outputs[0]
 
 
-# --- cross entropies of independent yes-or-no questions ---------------------------------------------------------------
+# --- sigmoid cross entropies ------------------------------------------------------------------------------------------
 
 
 def sigmoid_cross_entropy_with_logits(
     _sentinel: Any = None, labels: TensorLike = None, logits: TensorLike = None, name: str | None = None
 ) -> Tensor:
-    """How unlikely each label is under sigmoid(logits), each element a question of its own.
+    """The sigmoid cross entropy, element by element: `max(x, 0) - x * z + log(1 + exp(-|x|))` for logit x and label z.
 
-    `max(x, 0) - x * z + log(1 + exp(-|x|))` for logit x and label z in [0, 1]: no overflow for any x.
+    Args:
+        labels: the true probabilities, in [0, 1].
+        logits: floats of the same shape.
+        name: name of the result's node.
 
     Returns:
-        Shape and type of the logits.
+        The losses, in the shape and type of the logits.
 
     Raises:
         ValueError: the shapes differ.
@@ -374,7 +380,7 @@ def sigmoid_cross_entropy_with_logits(
         x, z = _one_shape(checked_logits("sigmoid_cross_entropy_with_logits", labels, logits), labels)
         zeros = zeros_like(x)
         positive = greater_equal(x, zeros)
-        # where, not relu and abs: so that the slopes of the two kinks at 0 belong together
+        # where_v2 instead of relu and abs, so that the gradients of both terms at 0 are from the same side
         above = where_v2(positive, x, zeros)
         minus_abs = where_v2(positive, negative(x), x)
         return add(subtract(above, multiply(x, z)), log1p(exp(minus_abs)), name=scope)
@@ -387,12 +393,13 @@ def weighted_cross_entropy_with_logits(
     name: str | None = None,
     targets: TensorLike = None,
 ) -> Tensor:
-    """`sigmoid_cross_entropy_with_logits` in which a missed yes costs `pos_weight` times as much as a false one.
+    """`sigmoid_cross_entropy_with_logits` that multiplies the loss of positive labels by `pos_weight`.
 
     Args:
-        labels: in [0, 1], of the logits' shape and type.
-        logits: of floating type.
-        pos_weight: weight of the positive labels, broadcast against them.
+        labels: the true probabilities, in [0, 1], in the shape and type of the logits.
+        logits: floats.
+        pos_weight: the weight of positive labels, which broadcasts against them.
+        name: name of the result's node.
         targets: old name of `labels`.
     """
     labels = one_of(labels, targets, "labels", "targets")

@@ -1,7 +1,7 @@
-"""Convolutions and pooling over one, two or three spatial axes, made of those for images.
+"""Convolutions and pooling over one, two or three spatial axes, composed of those for images.
 
-The depth of a volume is unrolled: the taps along it become channels of a convolution, or a second pass takes the maximum (the mean)
-along it. A sequence is an image of height 1.
+A sequence is an image of height 1. A convolution of volumes is one of images, where the taps along the depth are channels. Pooling of
+volumes first pools height and width, and then the depth.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def _times(a: Any, b: Any) -> Any:
 
 
 def _along(value: Any, n: int, first: int, what: str) -> list[int]:
-    """One number for each of `n` spatial axes, from a single one, from `n`, or from one per axis of the tensor; None: 1.
+    """One number per spatial axis, from a single number, `n` numbers, or one per axis of the tensor. None counts as 1.
+
+    `first` is the first of the `n` spatial axes.
 
     >>> _along([1, 2, 3, 1], 2, 1, "strides")
     [2, 3]
@@ -53,7 +55,7 @@ def _along(value: Any, n: int, first: int, what: str) -> list[int]:
 
 
 def _rank(*tensors: Tensor) -> int:
-    """How many axes of space there are."""
+    """The number of spatial axes, from the first tensor of known rank. ValueError unless it is 1, 2 or 3."""
     known = next((t.shape.rank for t in tensors if t.shape.rank is not None), None)
     if known is None:
         raise ValueError("The rank of the input must be known")
@@ -63,7 +65,7 @@ def _rank(*tensors: Tensor) -> int:
 
 
 def _first(data_format: str | None, n: int) -> int:
-    """Where the `n` axes of space begin."""
+    """The first of `n` spatial axes."""
     return 2 if data_format is not None and layout_of(data_format, n) == "NCHW" else 1
 
 
@@ -77,13 +79,13 @@ def _back(y: Tensor, n: int, data_format: str | None) -> Tensor:
 
 
 def _taps(x: Tensor, axis: int, count: int, stride: int, gap: int) -> list[Tensor]:
-    """For each of `count` filter taps along an axis: the strided slice that it reads."""
+    """For each of `count` taps along an axis, the strided slice that it reads. `gap` is the dilation."""
     before = (slice(None),) * axis
     return [x[(*before, slice(i * gap, (i + 1 - count) * gap or None, stride))] for i in range(count)]
 
 
 def _padded(x: Tensor, axis: int, span: int, stride: int, padding: str, fill: float = 0) -> Tensor:
-    """The tensor padded with `fill` along an axis, as "SAME" requires for a window that spans `span` elements."""
+    """Pad a tensor with `fill` along an axis, as `padding` requires for a window that spans `span` elements."""
     if padding not in ("SAME", "VALID"):
         raise ValueError(f"padding must be 'SAME' or 'VALID', not {padding!r}")
     if padding == "VALID" or span == 1:
@@ -113,19 +115,21 @@ def convolution(
     filters: TensorLike = None,
     dilations: Any = None,
 ) -> Tensor:
-    """The convolution of sequences, images or volumes: `conv1d`, `conv2d` or `conv3d`, by the rank.
+    """The convolution of sequences, images or volumes: `conv1d`, `conv2d` or `conv3d`, depending on the rank.
 
     Args:
-        input: `[batch, space..., in]`, or `[batch, in, space...]` for a `data_format` that begins with "NC".
-        filter: `[taps..., in, out]`.
+        input: `[batch, spatial axes..., in]`, or `[batch, in, spatial axes...]` for a `data_format` that begins with "NC".
+        filter: `[filter sizes..., in, out]`.
         padding: "SAME" or "VALID".
-        strides: one number, or one for each axis of space.
-        dilation_rate: one number, or one for each axis of space.
-        filters: newer names.
-        dilations: newer names.
+        strides: one number, or one per spatial axis.
+        dilation_rate: one number, or one per spatial axis.
+        name: name of the result's node.
+        data_format: the layout. None: channels last.
+        filters: newer name of `filter`.
+        dilations: newer name of `dilation_rate`.
 
     Raises:
-        ValueError: the rank is unknown, or not 3, 4 or 5; strides and dilations above 1 at one time.
+        ValueError: the rank is unknown or not 3, 4 or 5, or both strides and dilations are above 1.
     """
     kernel = filters if filter is None else filter
     gaps = dilations if dilation_rate is None else dilation_rate
@@ -157,10 +161,12 @@ def conv3d(
 
     Args:
         input: `[batch, depth, height, width, in]`, or `[batch, in, depth, height, width]` for "NCDHW".
-        filter: `[taps deep, taps high, taps wide, in, out]`, of known shape but for `out`.
-        strides: one number, three, or one for each axis.
-        dilations: one number, three, or one for each axis.
+        filter: `[filter depth, filter height, filter width, in, out]`. All sizes but `out` must be known statically.
+        strides: one number, one per spatial axis, or one per axis.
         padding: "SAME" or "VALID".
+        data_format: "NDHWC" or "NCDHW".
+        dilations: the distance between neighbouring taps, in the forms of `strides`.
+        name: name scope of the nodes.
         filters: newer name of `filter`.
     """
     kernel = filters if filter is None else filter
@@ -198,7 +204,7 @@ def conv3d_transpose(
     filters: TensorLike = None,
     dilations: Any = None,
 ) -> Tensor:
-    """The transpose of `conv3d`, from a volume of its result's shape to one of `output_shape`; filter `[taps..., out, in]`."""
+    """The transpose of `conv3d`, with a result of shape `output_shape`. The filter is `[filter sizes..., out, in]`."""
     given, kernel = input if value is None else value, filters if filter is None else filter
     with op_scope(name, "conv3d_transpose", given, kernel, output_shape):
         y = convert(given, name="value")
@@ -218,7 +224,7 @@ def conv1d_transpose(
     dilations: Any = None,
     name: str | None = None,
 ) -> Tensor:
-    """The transpose of `conv1d`, from sequences of its result's shape to ones of `output_shape`; filters `[taps, out, in]`."""
+    """The transpose of `conv1d`, with a result of shape `output_shape`. The filter is `[filter width, out, in]`."""
     axis = _first(data_format, 1)
     (step,), (gap,) = _along(strides, 1, axis, "strides"), _along(dilations, 1, axis, "dilations")
     with op_scope(name, "conv1d_transpose", input, filters, output_shape) as scope:
@@ -245,7 +251,7 @@ def _pooled(
     data_format: str | None,
     name: str | None,
 ) -> Tensor:
-    """Pooling along `n` spatial axes, by pooling along two."""
+    """Pool along `n` spatial axes with `over`, which pools images."""
     if n == 2:
         return over(x, ksize, steps, padding, data_format or "NHWC", name)
     if n == 1:
@@ -272,7 +278,7 @@ def _by_rank(
     name: str | None,
     n: int = 0,
 ) -> Tensor:
-    """The pooling of a tensor along all axes of space; `n`: how many there must be."""
+    """Pool a tensor along all its spatial axes. `n` is their number, 0 for any."""
     with op_scope(name, op, input) as scope:
         x = convert(input, name="input")
         found = n or _rank(x)
@@ -284,16 +290,18 @@ def _by_rank(
 def max_pool_v2(
     input: TensorLike, ksize: Any, strides: Any, padding: Any, data_format: str | None = None, name: str | None = None
 ) -> Tensor:
-    """The largest element that each window sees, of sequences, images or volumes.
+    """The maximum of each window of sequences, images or volumes.
 
     Args:
-        input: `[batch, space..., channels]`, or `[batch, channels, space...]` for a `data_format` that begins with "NC".
-        ksize: size of the window, and how far it moves: one number, or one for each axis.
-        strides: size of the window, and how far it moves: one number, or one for each axis.
-        padding: as of `max_pool`.
+        input: `[batch, spatial axes..., channels]`, or `[batch, channels, spatial axes...]` for a `data_format` that begins with "NC".
+        ksize: the size of the window: one number, or one per spatial axis.
+        strides: the step of the window: one number, or one per spatial axis.
+        padding: as for `max_pool`.
+        data_format: the layout. None: channels last.
+        name: name of the result's node.
 
     Raises:
-        ValueError: the rank is unknown, or not 3, 4 or 5.
+        ValueError: the rank is unknown or not 3, 4 or 5.
     """
     return _by_rank("max_pool", max_pool, input, ksize, strides, padding, data_format, name)
 
@@ -301,7 +309,7 @@ def max_pool_v2(
 def avg_pool_v2(
     input: TensorLike, ksize: Any, strides: Any, padding: Any, data_format: str | None = None, name: str | None = None
 ) -> Tensor:
-    """The mean of what each window sees; padding does not count. Arguments as of `max_pool_v2`."""
+    """The mean of each window of sequences, images or volumes, without padding. Arguments as for `max_pool_v2`."""
     return _by_rank("avg_pool", avg_pool, input, ksize, strides, padding, data_format, name)
 
 
@@ -354,18 +362,21 @@ def pool(
     data_format: str | None = None,
     dilations: Any = None,
 ) -> Tensor:
-    """The largest element ("MAX") or the mean ("AVG") of what each window sees, along one to three axes of space.
+    """Pooling over one to three spatial axes.
 
     Args:
-        input: as of `max_pool_v2`.
-        window_shape: size of the window along each axis.
+        input: as for `max_pool_v2`.
+        window_shape: the size of the window along each spatial axis.
+        pooling_type: "MAX" or "AVG".
         padding: "SAME" or "VALID".
-        dilation_rate: distance between neighbouring taps, for "VALID" and strides of 1.
-        strides: how far the window moves.
+        dilation_rate: the distance between neighbouring taps. Above 1 it needs "VALID" and strides of 1.
+        strides: the step of the window: one number, or one per spatial axis.
+        name: name of the result's node.
+        data_format: the layout. None: channels last.
         dilations: newer name of `dilation_rate`.
 
     Raises:
-        ValueError: a type of another name, strides larger than the window, or what dilations do not go with.
+        ValueError: the type is unknown, strides are larger than the window, or dilations are combined with "SAME" or strides.
     """
     kinds: dict[str, tuple[Pool, Callable[..., Tensor]]] = {"MAX": (max_pool, maximum), "AVG": (avg_pool, add)}
     if pooling_type not in kinds:
@@ -399,14 +410,15 @@ def pool(
 def dilation2d(
     input: TensorLike, filter: TensorLike, strides: Any, rates: Any, padding: str, name: str | None = None
 ) -> Tensor:
-    """The largest sum of a pixel and its tap that each window sees: the grey-scale dilation of images, channel by channel.
+    """The grey-scale dilation of images: the maximum of pixel plus filter tap over each window, channel by channel.
 
     Args:
         input: `[batch, height, width, channels]`.
-        filter: `[taps high, taps wide, channels]`, of known shape.
-        strides: how far the window moves, and the distance between its taps, as of `conv2d`.
-        rates: how far the window moves, and the distance between its taps, as of `conv2d`.
+        filter: `[filter height, filter width, channels]`, of known shape.
+        strides: the step of the window, as for `conv2d`.
+        rates: the distance between neighbouring taps, as for `conv2d`.
         padding: "SAME" or "VALID".
+        name: name scope of the nodes.
     """
     (down, right), (high, wide) = _along(strides, 2, 1, "strides"), _along(rates, 2, 1, "rates")
     with op_scope(name, "Dilation2D", input, filter):
@@ -432,7 +444,7 @@ def dilation2d(
 def erosion2d(
     value: TensorLike, kernel: TensorLike, strides: Any, rates: Any, padding: str, name: str | None = None
 ) -> Tensor:
-    """The smallest difference of a pixel and its tap that each window sees: the grey-scale erosion. Arguments as of `dilation2d`."""
+    """The grey-scale erosion of images: the minimum of pixel minus filter tap over each window. Arguments as for `dilation2d`."""
     with op_scope(name, "erosion2d", value, kernel) as scope:
         flipped = reverse(convert(kernel, name="kernel"), [0, 1])
         return negative(

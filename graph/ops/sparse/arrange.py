@@ -104,7 +104,7 @@ def sparse(value: Any) -> SparseTensor:
 def sparse_tensor_to_dense(
     sp_input: SparseTensor, default_value: TensorLike = None, validate_indices: bool = True, name: str | None = None
 ) -> Tensor:
-    """The dense form of a sparse tensor. Arguments as of `sparse_to_dense`; without a default: zero, or empty text.
+    """The dense form of a sparse tensor. Arguments as for `sparse_to_dense`; without a default: zero, or empty text.
 
     >>> sparse_tensor_to_dense(SparseTensor([[0, 1]], [5], [2, 2]))   # evaluates to [[0, 5], [0, 0]]
     """

@@ -181,7 +181,7 @@ def sparse_reduce_sum(
     keep_dims: bool | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Sums along axes, as a dense tensor. Arguments as of `reduce_sum`."""
+    """Sums along axes, as a dense tensor. Arguments as for `reduce_sum`."""
     axis = axis if axis is not None else reduction_axes
     return _reduced(sp_input, axis, keepdims or bool(keep_dims), name or "SparseReduceSum", unsorted_segment_sum)
 
@@ -368,11 +368,11 @@ def embedding_lookup_sparse(
     Each distinct id is gathered once, so no row is sent twice.
 
     Args:
-        params: the table, or its shards: as of `embedding_lookup`.
+        params: the table, or its shards: as for `embedding_lookup`.
         sp_ids: int32 or int64, `[examples, at most so many ids]`; the last example has at least one id, others without ids get zeros.
         sp_weights: a weight of each id, with the same indices; None: 1.
-        partition_strategy: as of `embedding_lookup`.
-        max_norm: as of `embedding_lookup`.
+        partition_strategy: as for `embedding_lookup`.
+        max_norm: as for `embedding_lookup`.
         combiner: "sum", "mean" (of weighted rows by the sum of weights) or "sqrtn" (by the root of the sum of their squares);
             default "mean".
 

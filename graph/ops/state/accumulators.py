@@ -271,7 +271,7 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
 
 
 class SparseConditionalAccumulator(ConditionalAccumulatorBase):
-    """Sums rows of gradients (`IndexedSlices`) by their index. Arguments as of `ConditionalAccumulator`.
+    """Sums rows of gradients (`IndexedSlices`) by their index. Arguments as for `ConditionalAccumulator`.
 
     For the mean, each row is divided by the number of gradients that had it.
     """

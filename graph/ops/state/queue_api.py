@@ -298,7 +298,7 @@ class FIFOQueue(QueueBase):
 
 
 class RandomShuffleQueue(QueueBase):
-    """Gives a random one of its elements. Arguments as of `FIFOQueue`, and
+    """Gives a random one of its elements. Arguments as for `FIFOQueue`, and
 
     Args:
         min_after_dequeue: how many elements stay in the queue to shuffle among, until it is closed.
@@ -354,7 +354,7 @@ class PaddingFIFOQueue(QueueBase):
 class PriorityQueue(QueueBase):
     """Gives the element of lowest priority value first; of equal ones the oldest.
 
-    Arguments as of `FIFOQueue`; elements have one more component, the first: the priority, a scalar int64.
+    Arguments as for `FIFOQueue`; elements have one more component, the first: the priority, a scalar int64.
     """
 
     def __init__(

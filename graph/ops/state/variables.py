@@ -278,14 +278,14 @@ def assign(
 
 
 def assign_add(ref: Any, value: TensorLike, use_locking: bool | None = None, name: str | None = None) -> Any:
-    """Add `value` to a variable of the same shape, atomically. Result as of `assign`."""
+    """Add `value` to a variable of the same shape, atomically. Result as for `assign`."""
     if not isinstance(ref, Tensor) and as_place(ref).dtype is resource:
         return ref.assign_add(value)
     return _change("AssignAdd", ref, value, None, name)
 
 
 def assign_sub(ref: Any, value: TensorLike, use_locking: bool | None = None, name: str | None = None) -> Any:
-    """Subtract `value` from a variable of the same shape, atomically. Result as of `assign`."""
+    """Subtract `value` from a variable of the same shape, atomically. Result as for `assign`."""
     if not isinstance(ref, Tensor) and as_place(ref).dtype is resource:
         return ref.assign_sub(value)
     return _change("AssignSub", ref, value, None, name)

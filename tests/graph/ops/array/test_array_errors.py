@@ -178,7 +178,7 @@ WRONG = {
     "matmul vector": (lambda: linalg.matmul(t(2, 2), t(2)), ValueError, ["rank 2, not 1"]),
     "matmul batches": (lambda: linalg.matmul(t(2, 3, 3), t(4, 3, 3)), ValueError, ["(2,)", "(4,)"]),
     "matmul both": (lambda: linalg.matmul(t(2, 2), t(2, 2), True, adjoint_a=True), ValueError, ["Only one"]),
-    "einsum label": (lambda: einsum("i1->i", t(2, 2)), ValueError, ["'1' is no label"]),
+    "einsum label": (lambda: einsum("i1->i", t(2, 2)), ValueError, ["'1' is not a label"]),
     "einsum output": (lambda: einsum("ij->ik", t(2, 2)), ValueError, ["'k'"]),
     "einsum operands": (lambda: einsum("ij,jk->ik", t(2, 2)), ValueError, ["2 operands, not 1"]),
     "einsum sizes": (lambda: einsum("ij,jk->ik", t(2, 3), t(4, 5)), ValueError, ["label 'j'", "3 and 4"]),
