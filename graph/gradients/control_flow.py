@@ -32,7 +32,7 @@ from ..core.shape import TensorShape, is_static, merge
 from ..ops.array.creation import zeros, zeros_like
 from ..ops.control.switch_merge import stack_pop, stack_push, stack_v2
 from ..ops.math.compare import greater
-from ..ops.state.variables import place_of, read_variable
+from ..ops.state.variables import read_variable, type_and_dims
 from ..tensors.indexed_slices import IndexedSlices
 
 
@@ -408,7 +408,7 @@ class _Counter:
 def zeros_for(tensor: Tensor, name: str = "zeros") -> Tensor:
     """Zeros in the shape of a tensor's value; of a variable's value, for its handle."""
     if tensor.dtype is resource:
-        dtype, dims = place_of(tensor)
+        dtype, dims = type_and_dims(tensor)
         if is_static(dims):
             return zeros(dims, dtype, name)
         return zeros_like(read_variable(tensor), name=name)

@@ -386,7 +386,7 @@ def report_uninitialized_variables(
     """
     if var_list is None:
         var_list = [*global_variables(), *local_variables()]
-    with graph_of(*[variables.as_place(v) for v in var_list]).name_scope(name):
+    with graph_of(*[variables.as_ref_or_handle(v) for v in var_list]).name_scope(name):
         flags = [variables.is_variable_initialized(v) for v in var_list]
         # The names leave as text, which only CPUs hold.
         with graph_of(*flags).device("/cpu:0"):

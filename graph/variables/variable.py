@@ -320,7 +320,7 @@ class Variable(TensorOperators[Tensor], metaclass=Creation):
     @property
     def shape(self) -> TensorShape:
         """The static shape of its value."""
-        return TensorShape(variables.place_of(self._handle)[1])
+        return TensorShape(variables.type_and_dims(self._handle)[1])
 
     def get_shape(self) -> TensorShape:
         """The static shape of its value (TF1's spelling)."""
@@ -384,7 +384,7 @@ class Variable(TensorOperators[Tensor], metaclass=Creation):
 
     # --- interface for the graph ----------------------------------------------------------------------------
 
-    def _place(self) -> Tensor:
+    def _ref_or_handle(self) -> Tensor:
         return self._handle
 
     def _ref(self) -> Tensor:

@@ -30,7 +30,7 @@ from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import OpDef, Trait
 from ...graph.core.shape import element_count
 from ...graph.ops.state.training import RULES, update_op
-from ...graph.ops.state.variables import place_of
+from ...graph.ops.state.variables import type_and_dims
 from ..cluster.spec import Cluster
 from .control_edges import bypassed_noops, without_bypassed
 from .insert_channels import COPIED_BYTES, is_copied
@@ -116,7 +116,7 @@ def _can_move(part: Sequence[Node], device: Mapping[Node, str], most_bytes: int)
                 return False
             holds = True
         elif node.type in _UPDATES or node.type in _ASSIGNS:
-            _, dims = place_of(node.inputs[0])
+            _, dims = type_and_dims(node.inputs[0])
             if dims is None or node.attrs.get("validate_shape") is False:
                 return False
         elif node.type not in _HANDS_ON and not _is_small(node):

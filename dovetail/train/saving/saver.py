@@ -213,7 +213,7 @@ class Saver:
         for n, item in enumerate(items):
             spec = DeviceSpec.from_string(item.variable.device or "")
             if self._consistent and spec.job and spec.device_type != "GPU" and isinstance(item.variable, Variable):
-                beside.setdefault(item.variable.device, {})[n] = item.variable._place()
+                beside.setdefault(item.variable.device, {})[n] = item.variable._ref_or_handle()
         read: dict[int, Tensor] = {}
         for places in beside.values():
             values = make("ReadTogether", list(places.values()), None, "ReadTogether").outputs

@@ -1,8 +1,8 @@
 """Python functions that nodes call.
 
-A function cannot be sent, because no process evaluates code from a message. So the function stays in a table of the process that built
-the graph. The node carries its token and that process's nonce. Running the node in another process is an error with this reason.
-The placer keeps these nodes on the client's own task (trait HOST_ONLY).
+A function is not sent, because no process runs code from a message. It stays in a table of the process that built the graph. The node has
+the function's token and that process's nonce. It is an error to run the node in another process. The placer keeps such nodes on the
+client's task (trait HOST_ONLY).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ...core.graph import Graph
 
 
 class _Function:
-    """Holds one function. Its graph holds the holder: what the function refers to may well be the graph."""
+    """Holds a function. The graph refers to the holder, and the table only weakly, because the function may refer to the graph."""
 
     __slots__ = ("__weakref__", "call")
 
@@ -33,18 +33,18 @@ class _Function:
 
 
 _functions: weakref.WeakValueDictionary[str, _Function] = weakref.WeakValueDictionary()
-_nonce: list[tuple[int, str]] = []  # (process id, nonce): a forked child is another process
+_nonce: list[tuple[int, str]] = []  # (process id, nonce), because a forked child is another process
 
 
 def process_nonce() -> str:
-    """A random name of this process, drawn at first use."""
+    """A random string that identifies this process."""
     if not _nonce or _nonce[0][0] != os.getpid():
         _nonce[:] = [(os.getpid(), secrets.token_hex(8))]
     return _nonce[0][1]
 
 
 def register(function: Callable[..., Any], graph: Graph) -> str:
-    """Keep a function for as long as the graph lives; gives its token."""
+    """Keep a function as long as the graph exists. Returns its token."""
     token = f"pyfunc_{secrets.token_hex(8)}"
     _functions[token] = holder = _Function(function)
     graph.add_to_collection("python_functions", holder)
@@ -52,7 +52,7 @@ def register(function: Callable[..., Any], graph: Graph) -> str:
 
 
 def function_of(token: str) -> Callable[..., Any] | None:
-    """The function that was kept under a token; None: its graph is gone, or it is another process's."""
+    """The function of a token. None if its graph no longer exists, or the token is from another process."""
     holder = _functions.get(token)
     return None if holder is None else holder.call
 

@@ -1,23 +1,22 @@
-"""Ops that steer: which branch a value takes, and when a loop goes round again.
+"""The ops of control flow, and stacks.
 
-They are TensorFlow 1's dataflow form of control flow. A *dead* tensor has no value in this step, because it is
-on the side of a `Switch` that was not taken. A node with a dead input does not run, and its outputs are dead, too.
-A `Merge` ends this: its output is the input that is alive.
+TensorFlow 1 expresses control flow in the dataflow graph. A *dead* tensor has no value in a step, because it depends on the output of a
+`Switch` that was not taken. A node with a dead input does not run, and its outputs are dead, too. A `Merge` ends the propagation: its
+output is the live input.
 
     Switch(data, pred)     -> (data if pred is false, data if pred is true); the other output is dead
     Merge(a, b, ...)       -> (the live input, its number)
-    Enter(data)            -> data, inside the loop `frame_name`; the same in all iterations if `is_constant`
-    LoopCond(pred)         -> pred; while it is true the loop goes round again
+    Enter(data)            -> data, inside the loop `frame_name`; in all iterations if `is_constant`
+    LoopCond(pred)         -> pred; the loop continues while it is true
     NextIteration(data)    -> data, in the next iteration
-    Exit(data)             -> data, outside the loop, once it has ended
-    ControlTrigger()       waits for its control inputs, and is alive even where they are dead
+    Exit(data)             -> data, outside the loop, when it has ended
+    ControlTrigger()       waits for its control inputs, and is live even if they are dead
 
-The second input of a loop's Merge is a NextIteration: the one edge that goes against the order of creation. References only pass values on.
-Deadness and iterations are in `graph/core/frames.py` and in the executors.
+The second input of a loop's Merge is a NextIteration. This is the only edge from a later node to an earlier one. `graph/core/frames.py` and
+the executors implement deadness and iterations.
 
-Stacks are where a loop keeps the values that its gradient needs.
-A `StackV2` node makes a new stack in each step and gives out a handle. The stack has no other name. It is freed when the last
-reference to the handle is dropped. Ops that take the handle run on the stack's device.
+A loop keeps the values that its gradient needs on stacks. A `StackV2` node creates a new stack in each step and returns its handle. The
+stack is freed with the last reference to the handle. Ops that take the handle run on the stack's device.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def _need_bool(pred: Tensor) -> None:
     if pred.dtype.base is not bool_:
         raise TypeError(f"the condition must be a bool, not {pred.dtype.base.name}")
     if pred.dims not in (None, ()):
-        raise ValueError(f"the condition must be one bool, not one of shape {text(pred.dims)}")
+        raise ValueError(f"the condition must be a scalar bool, not of shape {text(pred.dims)}")
 
 
 def _switch_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -60,7 +59,7 @@ def _ref_switch_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]
 
 def _need_ref(data: Tensor) -> None:
     if not data.dtype.is_ref:
-        raise TypeError(f"the place of a variable is expected, not a value of type {data.dtype.name}")
+        raise TypeError(f"a reference to a variable is expected, not a value of type {data.dtype.name}")
 
 
 def _merge_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -76,12 +75,12 @@ def _enter_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     (data,) = inputs
     frame, constant, parallel, dims = (attrs[k] for k in ("frame_name", "is_constant", "parallel_iterations", "shape"))
     if not isinstance(frame, str) or not frame or not isinstance(constant, bool):
-        raise TypeError("frame_name must be a text that is not empty, is_constant a bool")
+        raise TypeError("frame_name must be a non-empty string, and is_constant a bool")
     if type(parallel) is not int or parallel < 1:
         raise ValueError(f"parallel_iterations must be a positive number, not {parallel!r}")
     if dims is None:
         return [(data.dtype.base, data.dims)]
-    # A one-element tuple around it, because None is a shape: the unknown one.
+    # The shape is in a tuple of one element, because None is a shape, too: the unknown one.
     (invariant,) = dims
     if not compatible(invariant, data.dims):
         raise ValueError(f"shape {text(data.dims)} does not fit the loop's shape {text(invariant)}")
@@ -102,12 +101,12 @@ def _loop_cond_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def switch(data: Array, pred: Array) -> tuple[Array, Array]:
-    """What Switch gives for live inputs."""
+    """The outputs of Switch for live inputs."""
     return (DEAD, data) if pred else (data, DEAD)
 
 
 def merge(*inputs: Array) -> tuple[Array, Any]:
-    """What Merge gives: the first live input and its number, both dead when all are."""
+    """The outputs of Merge: the first live input and its number. Both are dead if all inputs are."""
     for i, value in enumerate(inputs):
         if value is not DEAD:
             return value, np.int32(i)
@@ -117,14 +116,14 @@ def merge(*inputs: Array) -> tuple[Array, Any]:
 _ENTER_ATTRS = ("frame_name", "is_constant", "parallel_iterations", "shape")
 
 
-def _not_by_itself(node: Node, *grads: Any) -> Sequence[Any]:
+def _no_gradient_alone(node: Node, *grads: Any) -> Sequence[Any]:
     raise InternalError(
-        node, node, f"The gradient of '{node.name}' ({node.type}) is a matter of its whole cond or loop"
+        node, node, f"The gradient of '{node.name}' ({node.type}) is computed only for its whole cond or loop"
     )
 
 
-# Gradients flow through these; how, is in graph/gradients/control_flow.py.
-_back: dict[str, Any] = {"gradient": _not_by_itself, "cost": no_cost}
+# graph/gradients/control_flow.py makes the gradients of these ops.
+_back: dict[str, Any] = {"gradient": _no_gradient_alone, "cost": no_cost}
 
 define("Switch", infer=_switch_rule, reference=switch, **_back)
 define("RefSwitch", infer=_ref_switch_rule, reference=switch, ref_inputs=(0,), **_back)
@@ -191,7 +190,7 @@ def _pop(context: Context, stack: StackState) -> Any:
 
 def _no_second_order(node: Node, grad: Any) -> Sequence[Any]:
     raise LookupError(
-        f"Second-order gradients through while_loop do not exist: '{node.name}' (created at {node.source}) is part "
+        f"Second-order gradients through while_loop are not supported: '{node.name}' (created at {node.source}) is part "
         "of the gradient of a loop, and its value depends on an x"
     )
 
@@ -217,7 +216,7 @@ define(
 
 
 def saved_values(pop: Node) -> list[Tensor]:
-    """The tensors that a StackPopV2 may give: those pushed onto its stack."""
+    """The tensors whose values a StackPopV2 may return: those pushed onto its stack."""
     stack = _stack_of(pop)
     return [n.inputs[1] for n in pop.graph.nodes if n.type == "StackPushV2" and _stack_of(n) is stack]
 
@@ -229,15 +228,15 @@ def _stack_of(node: Node) -> Node:
 
 
 def stack_v2(elem_type: DType) -> Tensor:
-    """A new stack, empty when a step begins: its handle."""
+    """The handle of a new stack, which is empty at the beginning of a step."""
     return apply("StackV2", (), {"elem_type": elem_type.base})
 
 
 def stack_push(handle: Tensor, value: Tensor) -> Tensor:
-    """Put a value on top; gives the value."""
+    """Push a value onto a stack. Returns the value."""
     return apply("StackPushV2", (handle, value))
 
 
 def stack_pop(handle: Tensor, elem_type: DType, dims: Dims) -> Tensor:
-    """Take the value on top, of this static shape."""
+    """Pop a value of this type and static shape."""
     return apply("StackPopV2", (handle,), {"elem_type": elem_type.base, "shape": dims})

@@ -1,4 +1,4 @@
-"""`TensorArray`: a list of tensors for loops, written and read one element at a time."""
+"""`TensorArray`: a list of tensors that loops write and read one element at a time."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from . import tensor_array_ops as _ops  # noqa: F401  (defines the ops)
 
 
 class TensorArray:
-    """A list of tensors, all of one type, that lives for one step.
+    """A list of tensors of one type, which exists for one step.
+
+    A write returns a new `TensorArray`, which represents the list after the write and must be used from then on. A `TensorArray` can be a
+    loop variable.
 
     Args:
         dtype: element type.
-        size: number of elements; an int or an int32 tensor.
-        dynamic_size: let writes beyond the end make the list longer.
-        clear_after_read: free an element when it is read; it can then be read only once. None: true.
+        size: the number of elements, an int or an int32 tensor.
+        dynamic_size: whether writes beyond the end extend the list.
+        clear_after_read: free an element when it is read, so that it can be read only once. None: True.
         tensor_array_name: a name for errors.
-        handle: those of an existing list.
-        flow: those of an existing list.
-        infer_shape: all elements have one shape, known from the first that is written.
-        element_shape: what is known of that shape.
-        colocate_with_first_write_call: live on the device of the first value written.
+        handle: the handle of an existing list.
+        flow: the flow of an existing list.
+        infer_shape: whether all elements have the same shape, which is inferred from the first write.
+        element_shape: the static shape of the elements, as far as it is known.
+        colocate_with_first_write_call: put the list on the device of the first value written.
         name: name of the node.
-
-    Each write gives a new `TensorArray`, which must be used from then on: it is the list after the
-    write. As a loop variable, a `TensorArray` is carried from one iteration to the next.
 
     >>> squares = TensorArray("int32", 5)
     >>> _, squares = while_loop(lambda i, a: i < 5, lambda i, a: (i + 1, a.write(i, i * i)), [0, squares])
@@ -69,7 +69,7 @@ class TensorArray:
         if handle is not None and (dynamic_size is not None or tensor_array_name or clear_after_read is not None):
             raise ValueError("A list with a handle has its other properties already")
         self._dtype = as_dtype(dtype).base
-        self._dims: list[Dims] = [as_dims(element_shape)]  # shared with what writes give
+        self._dims: list[Dims] = [as_dims(element_shape)]  # shared with the objects that writes return
         self._infer_shape = infer_shape
         self._dynamic = bool(dynamic_size)
         self._home: list[Node] | None = [] if colocate_with_first_write_call and handle is None else None
@@ -94,7 +94,7 @@ class TensorArray:
 
     @contextmanager
     def _unplaced(self, graph: Graph) -> Iterator[None]:
-        """A block without device scopes if the list is to be colocated with the first value written."""
+        """A block without device scopes if the list will be colocated with the first value written."""
         if self._home is None:
             yield
             return
@@ -118,22 +118,22 @@ class TensorArray:
 
     @property
     def handle(self) -> Tensor:
-        """Where the list is."""
+        """The handle of the list."""
         return self._handle
 
     @property
     def flow(self) -> Tensor:
-        """The flow: it orders the accesses to the list."""
+        """The flow, which orders accesses to the list."""
         return self._flow
 
     @property
     def dynamic_size(self) -> bool:
-        """Whether writes may make the list longer."""
+        """Whether writes beyond the end extend the list."""
         return self._dynamic
 
     @property
     def element_shape(self) -> TensorShape:
-        """What is known of an element's shape."""
+        """The static shape of an element."""
         return TensorShape(self._dims[0])
 
     def _with(self, flow: Tensor) -> TensorArray:
@@ -150,7 +150,7 @@ class TensorArray:
         return self._with(parts[0])
 
     def _learn(self, dims: Dims) -> None:
-        """A value of this shape has been written."""
+        """Merge the static shape of a value that is written into the element shape."""
         try:
             merged = merge(self._dims[0], dims)
         except ValueError:
@@ -159,11 +159,11 @@ class TensorArray:
             self._dims[0] = merged
 
     def identity(self) -> TensorArray:
-        """The same list, after all that has been done to it so far; for control dependencies."""
+        """The same list, with a new flow node that is inside the current control dependencies."""
         return self._with(identity(self._flow))
 
     def write(self, index: Any, value: Any, name: str | None = None) -> TensorArray:
-        """The list with one element set. An element is written once; a gradient's adds up."""
+        """The list with one element set. An element can be written only once. Writes to lists of gradients add up."""
         with self._handle.graph.op_scope(name or "TensorArrayWrite"):
             element = self._element(value)
             self._learn(element.dims)
@@ -190,30 +190,30 @@ class TensorArray:
             return apply("TensorArrayGatherV3", inputs, self._typed(), scope)
 
     def concat(self, name: str | None = None) -> Tensor:
-        """All elements joined along their first axis, in which they may differ."""
+        """All elements concatenated along their first axis, in which their sizes may differ."""
         with self._handle.graph.op_scope(name or "TensorArrayConcatV3") as scope:
             node = make("TensorArrayConcatV3", (self._handle, self._flow), self._typed(), scope)
             return node.outputs[0]
 
     def unstack(self, value: Any, name: str | None = None) -> TensorArray:
-        """The list with all elements set, from a tensor cut along its first axis."""
+        """The list with all elements set to the slices of a tensor along its first axis."""
         with self._handle.graph.op_scope(name or "TensorArrayUnstack"):
             tensor = self._element(value)
             return self.scatter(range_(0, shape(tensor)[0]), tensor)
 
     def scatter(self, indices: Any, value: Any, name: str | None = None) -> TensorArray:
-        """The list with some elements set, from a tensor cut along its first axis."""
+        """The list with some elements set to the slices of a tensor along its first axis."""
         with self._handle.graph.op_scope(name or "TensorArrayScatter"):
             tensor = self._element(value)
             if tensor.dims == ():
-                raise ValueError(f"{tensor!r} is a scalar: it cannot be cut along its first axis")
+                raise ValueError(f"{tensor!r} is a scalar: it has no slices along a first axis")
             self._learn(None if tensor.dims is None else tensor.dims[1:])
             with self._beside(tensor), self._handle.graph.op_scope("TensorArrayScatterV3") as scope:
                 inputs = (self._handle, convert(indices, int32, name="indices"), tensor, self._flow)
                 return self._with(apply("TensorArrayScatterV3", inputs, None, scope))
 
     def split(self, value: Any, lengths: Any, name: str | None = None) -> TensorArray:
-        """The list with all elements set, from a tensor cut along its first axis into pieces of these lengths."""
+        """The list with all elements set to pieces of these lengths of a tensor, along its first axis."""
         with self._handle.graph.op_scope(name or "TensorArraySplit"):
             tensor = self._element(value)
             with self._beside(tensor), self._handle.graph.op_scope("TensorArraySplitV3") as scope:
@@ -225,7 +225,7 @@ class TensorArray:
                 return self._with(apply("TensorArraySplitV3", inputs, None, scope))
 
     def size(self, name: str | None = None) -> Tensor:
-        """The number of elements: a constant, when it is one and cannot change."""
+        """The number of elements. A Const if it is known statically and cannot change."""
         count = self._handle.op.inputs[0] if self._handle.op.type == "TensorArrayV3" else None
         if count is not None and count.op.type == "Const" and not self._dynamic:
             with self._handle.graph.as_default():
@@ -246,7 +246,7 @@ class TensorArray:
             )  # fmt: skip
 
     def close(self, name: str | None = None) -> Node:
-        """A node that lets all elements go."""
+        """A node that frees all elements."""
         return make("TensorArrayCloseV3", (self._handle,), None, name)
 
     def _element(self, value: Any) -> Tensor:
@@ -268,7 +268,7 @@ def _graph_of(size: Any) -> Graph:
 
 
 def _gradient_array(node: Node, flow: Tensor, like: Tensor) -> Any:
-    """The list of gradients of the list that `node` accesses; `flow` is its state, `like` a value of its type."""
+    """The list of gradients of the list that `node` accesses. `flow` is the list's flow, and `like` a tensor of its type."""
     array = TensorArray(
         node.attrs.get("dtype") or like.dtype.base, handle=node.inputs[0], flow=flow, infer_shape=False,
         element_shape=node.attrs.get("element_shape"), colocate_with_first_write_call=False,
@@ -304,7 +304,7 @@ def _concat_gradient(node: Node, grad: Tensor, _lengths: Any) -> Sequence[Any]:
 def _split_gradient(node: Node, flow: Tensor) -> Sequence[Any]:
     value = node.inputs[1]
     rows = _gradient_array(node, flow, value).concat()
-    return [None, rows[: shape(value)[0]], None, flow]  # the rows after them were written to further elements
+    return [None, rows[: shape(value)[0]], None, flow]  # rows after those belong to elements that were written later
 
 
 _RULES: dict[str, GradientRule] = {

@@ -1,12 +1,11 @@
-"""The ops of `TensorArray`: a list of tensors that a loop writes and reads, one element at a time.
+"""The ops of `TensorArray`: a list of tensors that a loop writes and reads one element at a time.
 
-A `TensorArrayV3` node makes a new list in each step and gives out a handle. The list is freed with the last reference to it. All ops
-that take the handle run on one device. A *flow*, a scalar, goes with the handle and represents the list's state: a write takes a flow and
-gives a new one, a read takes the flow of the writes that it must see. So the edges of the graph order the accesses, and gradients have
-edges to follow.
+A `TensorArrayV3` node creates a new list in each step and returns its handle. The list is freed with the last reference to it. All ops that
+take the handle run on one device. A *flow*, a scalar, represents the state of the list. A write takes a flow and returns a new one. A read
+takes the flow of the writes that it must see. So the edges of the graph order the accesses, and gradients can follow them.
 
-The gradient of a list is a list of the same size, identified by the name of the `gradients` call that asks for it. Elements may be
-written several times there, and add up. An element that was never written is zero.
+The gradient of a list is a list of the same size, identified by the name of its `gradients` call. Several writes to one of its elements add
+up. An element without a write is zero.
 """
 
 from __future__ import annotations
@@ -35,10 +34,12 @@ class ArrayState:
         self.dtype = dtype
         self.dims = dims
         self.dynamic = dynamic
-        self.once = once  # whether a value may be read once only
-        self.sums = False  # whether writes add up: a gradient
+        self.once = once  # whether an element may be read only once
+        self.sums = False  # whether writes add up, as in a list of gradients
         self.values: list[Array | None] = [None] * size
-        self.shapes: list[tuple[int, ...] | None] = [None] * size  # of written elements, also after they are freed
+        self.shapes: list[tuple[int, ...] | None] = [
+            None
+        ] * size  # of elements that were written, also after they are freed
         self.cleared: set[int] = set()
         self.gradients: dict[str, ArrayState] = {}
 
@@ -54,7 +55,7 @@ class ArrayState:
         return found
 
     def write(self, index: int, value: Array) -> None:
-        """Set an element, or add to one of a gradient."""
+        """Set an element, or add to an element of a list of gradients."""
         self._check_index(index, "write to", grow=True)
         if not compatible(np.shape(value), self.dims):
             raise self._error(f"a value of shape {text(np.shape(value))} does not fit its elements, {text(self.dims)}")
@@ -72,7 +73,7 @@ class ArrayState:
         self.values[index], self.shapes[index] = value, np.shape(value)
 
     def read(self, index: int) -> Array:
-        """An element; it goes, if elements may be read once."""
+        """Return an element. It is freed if elements may be read only once."""
         self._check_index(index, "read from", grow=False)
         value = self.values[index]
         if value is None:
@@ -88,7 +89,7 @@ class ArrayState:
         return value
 
     def _dims_at(self, index: int) -> tuple[int, ...]:
-        """The shape of a zero element: its own where it was written, else the common shape."""
+        """The shape of an element that is zero: that of its value if it was written, or else that of all elements."""
         written = self.shapes[index]
         if written is not None:
             return written
@@ -126,11 +127,11 @@ _OPERANDS: dict[str, tuple[tuple[DType, ...], int]] = {
     "indices": ((int32,), 1),
     "lengths": ((int64, int32), 1),  # int32 in graphs of older versions
 }
-"""Types and ranks of the operands, by name; a `value` may be anything."""
+"""Name of an operand -> its types and rank. A `value` may have any."""
 
 
 def _check(inputs: Sequence[Tensor], *names: str) -> None:
-    """TypeError or ValueError unless the inputs are these operands."""
+    """TypeError or ValueError unless the inputs have the types and ranks of these operands."""
     for tensor, name in zip(inputs, names, strict=True):
         if name != "value":
             dtypes, rank = _OPERANDS[name]
@@ -140,7 +141,7 @@ def _check(inputs: Sequence[Tensor], *names: str) -> None:
 
 
 def _change_rule(*names: str) -> InferRule:
-    """The rule of an op that changes the list, and gives its new flow."""
+    """The rule of an op that changes the list and returns its new flow."""
 
     def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         _check(inputs, *names)
@@ -183,11 +184,11 @@ def _size_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 def _concat_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     _check(inputs, "handle", "flow")
     dims = attrs.get("element_shape")
-    rest = attrs.get("element_shape_except0") if dims is None else dims[1:]  # what TensorFlow's graphs tell
+    rest = attrs.get("element_shape_except0") if dims is None else dims[1:]  # an attribute of TensorFlow's graphs
     return [(typed_attr(attrs, "dtype", DType).base, None if rest is None else (None, *rest)), (int64, (None,))]
 
 
-# --- what they do ---------------------------------------------------------------------------------------------
+# --- kernels --------------------------------------------------------------------------------------------------
 
 _FLOW = np.float32(0.0)
 
@@ -216,7 +217,7 @@ def _gather(context: Context, array: ArrayState, indices: Array, flow: Array, **
     if not found:
         dims = merge(array.dims, attrs["element_shape"])
         if not is_static(dims):
-            raise array._error("it has no elements, and the shape of one is not known: no stack of them can be made")
+            raise array._error("it has no elements to stack, and their shape is unknown")
         return np.zeros((0, *(d for d in dims or () if d is not None)), array.dtype.np)
     if any(np.shape(v) != np.shape(found[0]) for v in found):
         raise array._error(f"has elements of different shapes: {', '.join(text(np.shape(v)) for v in found[:4])}, ...")

@@ -1,8 +1,8 @@
-"""Checkpoints in the graph: the ops that write and read them, on the task that has the variables.
+"""The ops that write and read checkpoints, on the task that has the variables.
 
-`ReadTogether` reads variables of a task at one moment. `SaveV2` writes its inputs as one shard and returns the shard's
-description; `MergeV2Checkpoints` makes a checkpoint of all descriptions; `RestoreV2` reads slices. All names but the first are
-TensorFlow's. Tensor names and slices are attributes here.
+`ReadTogether` reads several variables of a task atomically. `SaveV2` writes its inputs as one shard and returns the shard's description.
+`MergeV2Checkpoints` writes the manifest of a checkpoint from the descriptions of its shards. `RestoreV2` reads slices. All names but the
+first are TensorFlow's. Tensor names and slices are attributes here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ...resources.chunked_snapshot import ChunkedSnapshot
 from ...resources.resource_manager import Context
 from ...resources.variable import VariableState, read_together
 from ..state.queues import need_scalar
-from ..state.variables import place_of
+from ..state.variables import type_and_dims
 
 
 def _path(context: Context, prefix: Array) -> str:
@@ -35,13 +35,13 @@ def _path(context: Context, prefix: Array) -> str:
     except UnicodeDecodeError:
         path = ""
     if not path or "\0" in path:
-        raise invalid(f"{prefix.item()!r} is no name for a checkpoint", context.node_name)
+        raise invalid(f"{prefix.item()!r} is not a name for a checkpoint", context.node_name)
     allowed = setting("DOVETAIL_CHECKPOINT_DIR")
     if allowed and not Path(path).resolve().is_relative_to(Path(allowed).resolve()):
         raise PermissionDeniedError(
             context.node_name,
             None,
-            f"Checkpoint '{path}' is outside {allowed}, the only folder for them (DOVETAIL_CHECKPOINT_DIR)",
+            f"Checkpoint '{path}' is outside {allowed}, the only permitted folder (DOVETAIL_CHECKPOINT_DIR)",
         )
     return str(path)
 
@@ -49,7 +49,7 @@ def _path(context: Context, prefix: Array) -> str:
 def _infer_read_together(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     if not inputs:
         raise ValueError("there are no variables")
-    return [place_of(t) for t in inputs]
+    return [type_and_dims(t) for t in inputs]
 
 
 def _read_together(context: Context, *states: VariableState) -> Any:
@@ -141,7 +141,7 @@ def _restore(
             out.append(value)
         except OpError as e:
             wrong.append(e)
-    if wrong:  # all of it at once, in the class of the first
+    if wrong:  # one error for all of them, of the class of the first
         raise type(wrong[0])(None, None, "\n".join(e.message for e in wrong))
     return out[0] if len(out) == 1 else tuple(out)
 

@@ -1,4 +1,4 @@
-"""Whole files of the client's machine. A node that reads or writes one stays in the process that built the graph, like a `py_func`."""
+"""Reading and writing whole files on the client's machine. These nodes run in the process that built the graph, like a `py_func`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ..state.queues import need_scalar
 
 
 def check_own(process: str, context: Context) -> None:
-    """PermissionDeniedError: the node runs in another process than the one that built its graph."""
+    """PermissionDeniedError unless the node runs in the process that built its graph."""
     if process != process_nonce():
         raise PermissionDeniedError(
             context.node_name, None,
-            "Files are read and written only by the client's own process, where its graph was built, and this is another one. "
-            "Put the node on the client's task, or feed what is in the file.",
+            "Files are read and written only by the client's process, which built the graph, and this is another process. "
+            "Put the node on the client's task, or feed the content of the file.",
         )  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def _infer_file(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 def _infer_matching(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     typed_attr(attrs, "process", str)
     if inputs[0].dtype.base is not string:
-        raise TypeError(f"a pattern must be text, not {inputs[0].dtype.base.name}")
+        raise TypeError(f"a pattern must be a string, not {inputs[0].dtype.base.name}")
     return [(string, (None,))]
 
 
@@ -55,7 +55,7 @@ def _infer_write(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def name_of(value: Any) -> str:
-    """The text of a string scalar, the name of a file."""
+    """The filename in a scalar string array."""
     item = value.item() if isinstance(value, np.ndarray) else value
     return as_bytes(item).decode()
 
@@ -94,7 +94,7 @@ for _name, _infer, _of_files in (
 
 
 def read_file(filename: TensorLike, name: str | None = None) -> Tensor:
-    """The content of a file of the client's machine, a string scalar. In a step: NotFoundError where it cannot be read.
+    """The content of a file on the client's machine, a scalar string. NotFoundError in a step if it cannot be read.
 
     >>> image = read_file("digit.raw")
     """
@@ -102,13 +102,13 @@ def read_file(filename: TensorLike, name: str | None = None) -> Tensor:
 
 
 def write_file(filename: TensorLike, contents: TensorLike, name: str | None = None) -> Node:
-    """A node that writes a file of the client's machine, and makes the folders that it is in."""
+    """A node that writes a file on the client's machine. It creates missing folders."""
     operands = convert(filename, string, name="filename"), convert(contents, string, name="contents")
     return make("WriteFile", operands, {"process": process_nonce()}, name)
 
 
 def matching_files(pattern: TensorLike, name: str | None = None) -> Tensor:
-    """Names of the client's files that match a pattern, or one of several, sorted: string `[n]`.
+    """The names of the client's files that match one of several glob patterns, sorted: string `[n]`.
 
     >>> matching_files("/data/*.csv")
     """

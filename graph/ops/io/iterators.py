@@ -1,14 +1,13 @@
-"""Iterators of data sets: an input's position, and its next element.
+"""Iterators of data sets.
 
-An iterator is a *position*, a variable of two whole numbers: the seed with which its data set was started, and how many elements it
-has given. The elements are a function of the position, so an assigned position (by an initializer, from a restored checkpoint)
-moves the iterator there, and a position that is saved is the state of the input. An iterator that may take from several data sets has a
-third number: which one.
+The state of an iterator is its *position*, a variable of two ints: the seed with which its data set was started, and the number of elements
+that it has returned. The elements are a function of the position. So assigning the position, by an initializer or from a checkpoint, moves
+the iterator, and saving it saves the state of the input. An iterator over several data sets has a third int, the number of the data set.
 
-What makes the elements is a *pipeline*. It runs in the process where the position is. In the process that built the graph it is found
-by a token; to others the description of the data set travels, as attributes of an `IteratorPipeline` node, and the pipeline is kept with
-the position's variable there, with the values that the start has brought (`IteratorGive`). A *handle* is text that names an iterator:
-a node that is fed one takes from that.
+A *pipeline* produces the elements. It runs in the process that has the position. In the process that built the graph, it is found by a
+token. To other processes, the description of the data set is sent as attributes of an `IteratorPipeline` node. There the pipeline is kept
+with the position's variable, and so are the values of the data set's tensors (`IteratorGive`). A *handle* is a string that identifies an
+iterator. A node that is fed a handle takes elements from that iterator.
 """
 
 from __future__ import annotations
@@ -39,53 +38,55 @@ from ...resources.cancellation import check_cancelled, is_cancelled
 from ...resources.resource_manager import Context, Resources
 from ...resources.variable import VariableState
 from ..control.python_function import MEANING, process_nonce
-from ..state.variables import place_of
+from ..state.variables import type_and_dims
 
 FULL_BATCH = "full_batch"
-"""An attr of `IteratorGetNext`: the rows of a full batch. Its shape leaves them open: the last batch of an epoch may have fewer."""
+"""An attribute of `IteratorGetNext`: the rows of a full batch. The static shape does not tell them if the last batch may be smaller."""
 
 
 class Elements(Protocol):
     """A data set, as a pipeline needs it."""
 
     def iterate_from(self, seed: int, skip: int, values: Sequence[Any], task: Resources) -> Iterator[Sequence[Array]]:
-        """The elements after the first `skip` ones. `values`: of the data set's tensors; empty: not known."""
+        """The elements after the first `skip`. `values` are the values of the data set's tensors, empty if they are unknown."""
         ...
 
 
 decoders: list[Callable[[bytes, Sequence[Array]], Elements]] = []
-"""What makes data sets of descriptions: the package of data sets puts it here."""
+"""The function that makes a data set from its description. The package of data sets registers it here."""
 
 
 class Pipeline:
-    """Data sets by number, the values of their tensors, and the walk that is under way."""
+    """Data sets by number, the values of their tensors, and the iteration in progress."""
 
     def __init__(self, token: str, datasets: dict[int, Elements]) -> None:
         self.token, self.datasets = token, datasets
-        # Of the last start of each position: number, seed, values. Sessions of one graph have positions of their own.
+        # Position -> (number, seed, values) of its last start. Each session of a graph has its own position.
         self._values: weakref.WeakKeyDictionary[VariableState, tuple[int, int, Sequence[Array]]] = (
             weakref.WeakKeyDictionary()
         )
         self._lock = threading.RLock()
-        self._state: weakref.ref[VariableState] | None = None  # whose position; `_of_position` must not keep it alive
+        self._state: weakref.ref[VariableState] | None = (
+            None  # the position; weak, or `_of_position` would keep it alive
+        )
         self._at: tuple[int, ...] | None = None
         self._live: Iterator[Sequence[Array]] | None = None
-        self._task: weakref.ref[Resources] | None = None  # of the walk that is under way
+        self._task: weakref.ref[Resources] | None = None  # the task of the iteration in progress
         self._ended: tuple[int, ...] | None = None
 
     def begin(self, state: VariableState, seed: int) -> None:
-        """Start, unless another step has done so. `seed`: 0: a random one."""
+        """Initialize the position unless another step has done so. A seed of 0 means a random one."""
         with self._lock:
             if not state.is_initialized:
                 state.assign(np.array([seed or secrets.randbits(62), 0]))
 
     def give(self, state: VariableState, which: int, seed: int, values: Sequence[Array]) -> None:
-        """The values of tensors with which it starts next, with this seed; those of the start before are forgotten."""
+        """Set the values of tensors for the next start with this seed. They replace those of the last start."""
         with self._lock:
             self._values[state] = which, seed, values
 
     def after(self, state: VariableState, task: Resources, *position: int) -> Sequence[Array] | None:
-        """The element that follows a position; None: there is none. The error of the step if that is cancelled: the walk is dropped."""
+        """The element after a position, or None at the end. If the step is cancelled, its error is raised and the iteration is dropped."""
         with self._lock:
             check_cancelled()
             is_same = self._state is not None and self._state() is state
@@ -110,7 +111,7 @@ class Pipeline:
             return found
 
     def _started(self, state: VariableState, task: Resources, position: Sequence[int]) -> Iterator[Sequence[Array]]:
-        """Start the data set again and give the elements after a position."""
+        """Start the data set again, and return an iterator over the elements after a position."""
         self.stop()
         seed, skip, which = (*position, 0)[:3]
         number, start, values = self._values.get(state, (which, seed, ()))
@@ -125,18 +126,18 @@ class Pipeline:
         found = self.datasets.get(which)
         if found is None:
             raise FailedPreconditionError.of(
-                "This task does not know the data set of the iterator's position: run the initializer of its data set"
+                "This task does not have the data set of the iterator's position: run the initializer of its data set"
             )
         return found
 
     def cancel(self, resources: Resources) -> None:
-        """The task ends: let go of what makes elements for it ahead. A step that makes one was cancelled, and does it itself."""
+        """Stop prefetching for a task that ends. If the lock is taken, a cancelled step holds it, and stops the iteration itself."""
         if self._task is not None and self._task() is resources and self._lock.acquire(blocking=False):
             self.stop()
             self._lock.release()
 
     def stop(self) -> None:
-        """Let go of the elements that are under way, and their threads."""
+        """Drop the iteration in progress, and stop its threads."""
         live, self._live = self._live, None
         if live is not None and hasattr(live, "close"):
             live.close()
@@ -149,11 +150,11 @@ def _next_position(position: Sequence[int]) -> tuple[int, ...]:
 
 _pipelines: weakref.WeakValueDictionary[str, Pipeline] = weakref.WeakValueDictionary()
 _of_position: weakref.WeakKeyDictionary[VariableState, Pipeline] = weakref.WeakKeyDictionary()
-"""The pipeline of a position: that of the last node which has one of its own."""
+"""Position -> its pipeline, that of the last node that has one."""
 
 
 def register(datasets: dict[int, Any], graph: Graph) -> dict[str, Any]:
-    """Keep a pipeline as long as its graph lives; the attrs by which a node finds it."""
+    """Keep a pipeline as long as its graph exists. Returns the attributes by which a node finds it."""
     token = f"pipeline_{secrets.token_hex(8)}"
     _pipelines[token] = pipeline = Pipeline(token, datasets)
     graph.add_to_collection("pipelines", pipeline)
@@ -165,7 +166,7 @@ def _pipeline(state: VariableState | None, token: str, process: str) -> Pipeline
     if state is not None:
         if pipeline is not None and pipeline.datasets:
             _of_position[state] = pipeline
-        else:  # it was sent here, or another graph has an iterator of the same name
+        else:  # the description was sent here, or another graph has an iterator of the same name
             pipeline = _of_position.get(state, pipeline)
     if pipeline is None:
         raise _elsewhere("")
@@ -173,20 +174,20 @@ def _pipeline(state: VariableState | None, token: str, process: str) -> Pipeline
 
 
 def attrs_at(node: Node, task: str) -> Attrs:
-    """The attrs with which a node is sent to a task of this process: data sets that run there are not sent with it."""
+    """The attributes with which a node is sent to a task of this process. Descriptions of data sets that run here are left out."""
     if "description" not in node.attrs or node.attrs["process"] != process_nonce():
         return node.attrs
-    place, there = DeviceSpec.from_string(node.device), DeviceSpec.from_string(task)
-    if (place.job or place.task is not None) and (place.job, place.task or 0) != (there.job, there.task):
+    device, there = DeviceSpec.from_string(node.device), DeviceSpec.from_string(task)
+    if (device.job or device.task is not None) and (device.job, device.task or 0) != (there.job, there.task):
         return node.attrs
     return {**node.attrs, "description": b"", "arrays": (), "reason": ""}
 
 
 def _elsewhere(reason: str) -> InvalidArgumentError:
     return invalid(
-        f"The data set runs only in the client's own process, where its graph was built, and this is another one{reason and ': '}{reason}. "
-        "Put the iterator on the client's task; or make the data set of files, arrays and graph ops, and place the iterator by "
-        "dt.device, so that it is sent there."
+        f"The data set runs only in the client's process, which built the graph, and this is another process{reason and ': '}{reason}. "
+        "Put the iterator on the client's task. Or use only files, arrays and graph ops in the data set, and place the iterator with "
+        "dt.device, so that the data set is sent there."
     )
 
 
@@ -199,9 +200,9 @@ def _need_tokens(attrs: Attrs) -> None:
 
 
 def _need_position(tensor: Tensor) -> None:
-    dtype, dims = place_of(tensor)
+    dtype, dims = type_and_dims(tensor)
     if not tensor.dtype.is_ref or dtype is not int64 or not any(compatible(dims, (n,)) for n in (2, 3)):
-        raise TypeError("the position must be a reference variable of two int64, or three")
+        raise TypeError("the position must be a reference variable of two or three int64")
 
 
 def _infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -229,10 +230,10 @@ def _need_description(attrs: Attrs) -> None:
         or not all(isinstance(a, np.ndarray) for a in arrays)
         or not isinstance(attrs.get("which"), int)
     ):
-        raise TypeError("attribute arrays must hold arrays, and which be a number")
+        raise TypeError("attribute arrays must hold arrays, and attribute which must be an int")
 
 
-# --- taking ----------------------------------------------------------------------------------------------------------
+# --- get_next --------------------------------------------------------------------------------------------------------
 
 
 def _next(
@@ -259,7 +260,7 @@ def _taken(
     output_types: tuple[DType, ...],
     output_shapes: tuple[Any, ...],
 ) -> Any:
-    """The next element of a pipeline, whose position is `state`. An element that cannot be made is skipped."""
+    """The next element of a pipeline, whose position is `state`. If it fails, its error is raised and the position moves past it."""
     if not state.is_initialized:
         raise FailedPreconditionError.of(
             f"The iterator has not been initialized: run iterator.initializer before the first element ('{context.node_name}' finds no "
@@ -275,7 +276,7 @@ def _taken(
         except FailedPreconditionError:
             raise
         except Exception as e:
-            if is_cancelled():  # the position stays where it is
+            if is_cancelled():  # the position does not change
                 raise
             failed.append(as_op_error(e))
             return np.array(_next_position(position))
@@ -292,7 +293,7 @@ def _taken(
 
 
 def as_op_error(e: Exception) -> OpError:
-    """The error of a step for one of a data set: of its own class, or of that for Python's."""
+    """The error of a step for an exception of a data set. Python's exceptions are converted to the corresponding class."""
     if isinstance(e, OpError):
         return e
     kind = next((c for theirs, c in MEANING.items() if isinstance(e, theirs)), UnknownError)
@@ -302,10 +303,10 @@ def as_op_error(e: Exception) -> OpError:
 
 
 def _check(element: Sequence[Array], types: tuple[DType, ...], shapes: tuple[Any, ...]) -> None:
-    """InvalidArgumentError unless an element is as the node says."""
+    """InvalidArgumentError unless an element has the types and shapes of the node."""
     if [v.dtype for v in element] != [d.base.np for d in types]:
         given, wanted = ", ".join(str(v.dtype) for v in element), ", ".join(d.name for d in types)
-        raise invalid(f"The iterator gives {given}, and {wanted} is expected")
+        raise invalid(f"The iterator returns {given}, and {wanted} is expected")
     for i, (value, dims) in enumerate(zip(element, shapes, strict=True)):
         if not compatible(value.shape, as_dims(dims)):
             raise invalid(f"Component {i} of the element has shape {text(value.shape)}, and {text(dims)} is expected")
@@ -331,7 +332,7 @@ def _keep(
     arrays: tuple[Array, ...],
     reason: str,
 ) -> tuple[()]:
-    """Keep the pipeline of a description with the position, if it is not here in another way."""
+    """Make the pipeline of a description, and keep it with the position, unless this process built the graph."""
     if process == process_nonce():
         return ()
     if not description:
@@ -356,7 +357,7 @@ def _infer_give(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 def _given(
     context: Context, state: VariableState, seed: Array, *values: Array, token: str, process: str, which: int
 ) -> Array:
-    """The seed, when the pipeline has the values."""
+    """Give the pipeline the values of its tensors. Returns the seed."""
     _pipeline(state, token, process).give(state, which, int(seed), [np.array(v) for v in values])
     return seed
 
@@ -379,7 +380,7 @@ def _single(
     output_types: tuple[DType, ...],
     output_shapes: tuple[Any, ...],
 ) -> Any:
-    """The first element of a data set, which is started again."""
+    """The first element of a data set, which is started anew."""
     if process == process_nonce():
         dataset = _pipeline(None, token, process).datasets[which]
     elif not description:
@@ -403,13 +404,13 @@ def _single(
 
 
 def handle_of(attrs: Attrs, one_shot: bool, seed: int, container: str, variable: str) -> str:
-    """The handle of an iterator: its pipeline (`register`), and the variable that is its position."""
+    """The handle of an iterator: its pipeline (`register`), and the variable of its position."""
     return json.dumps([attrs["token"], attrs["process"], one_shot, seed, container, variable])
 
 
 def _infer_by_handle(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     if inputs[0].dtype.base is not string or not compatible(inputs[0].dims, ()):
-        raise TypeError("the handle must be one text")
+        raise TypeError("the handle must be a scalar string")
     return _outputs(attrs)
 
 
@@ -424,7 +425,7 @@ def _next_by_handle(
         known = False
     if not known:
         raise invalid(
-            f"Not the handle of an iterator: {handle.item()!r:.80}. Feed what session.run(iterator.string_handle()) gives."
+            f"Not the handle of an iterator: {handle.item()!r:.80}. Feed the result of session.run(iterator.string_handle())."
         )
     state = context.resources.get_or_create(
         container or context.container, name, VariableState, lambda: VariableState(name, int64)
@@ -456,7 +457,7 @@ _define(
     "IteratorGetNextByHandle", infer=_infer_by_handle, reference=_next_by_handle, gradient=_no_gradient, traits=_TAKES
 )
 _define("DatasetToSingleElement", infer=_infer_single, reference=_single, gradient=_no_gradient, traits=_TAKES)
-# What is with it stays in the client's process.
+# Nodes that are colocated with it stay in the client's process.
 _define(
     "InClient", infer=lambda inputs, attrs: [], reference=lambda context: (), traits=Trait.STATEFUL | Trait.HOST_ONLY
 )

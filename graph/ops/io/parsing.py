@@ -1,4 +1,4 @@
-"""Parsing: examples of record files, and raw bytes, as tensors."""
+"""Parsing of serialized examples and of raw bytes."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from ..math.static_operands import as_bytes
 from ..sparse.arrange import sparse_reorder
 
 KINDS = {float32: "float_list", int64: "int64_list", string: "bytes_list"}
-"""Element types of features, and where an example has them."""
+"""Element type of a feature -> the field of an example's feature that holds it."""
 RAW = (*FLOATS, bool_, int8, int16, int32, int64, uint8, uint16)
 
 
-# --- what a feature is said to be -------------------------------------------------------------------------------------
+# --- descriptions of features -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class FixedLenFeature:
     Attributes:
         shape: its shape.
         dtype: float32, int64 or string.
-        default_value: its value where an example lacks it; None: that is an error.
+        default_value: its value in examples that lack it. None: the feature is required.
     """
 
     shape: Any
@@ -65,13 +65,13 @@ class FixedLenFeature:
 
 @dataclass(frozen=True, slots=True)
 class FixedLenSequenceFeature:
-    """A feature with any number of values of a shape. In a batch, shorter ones are filled up.
+    """A feature with any number of values of a shape. In a batch, shorter sequences are padded.
 
     Attributes:
-        shape: of one value.
+        shape: the shape of one value.
         dtype: float32, int64 or string.
-        allow_missing: must be True: an example that lacks it has no values.
-        default_value: what to fill up with; None: 0, or empty text.
+        allow_missing: must be True. An example that lacks the feature has no values.
+        default_value: the padding. None: 0, or the empty string.
     """
 
     shape: Any
@@ -82,7 +82,7 @@ class FixedLenSequenceFeature:
 
 @dataclass(frozen=True, slots=True)
 class VarLenFeature:
-    """A feature with any number of values, none among them: a `SparseTensor`, one row per example.
+    """A feature with any number of values, which becomes a `SparseTensor` with one row per example.
 
     Attributes:
         dtype: float32, int64 or string.
@@ -93,14 +93,14 @@ class VarLenFeature:
 
 @dataclass(frozen=True, slots=True)
 class SparseFeature:
-    """A `SparseTensor` of features: one has its values, others their coordinates.
+    """A `SparseTensor` whose values and coordinates are in different features.
 
     Attributes:
-        index_key: the feature with the coordinates, int64; a list of them for several axes.
-        value_key: the one with as many values.
-        dtype: of the values.
-        size: of the axis, or of each axis.
-        already_sorted: whether the coordinates of each example rise.
+        index_key: the feature with the coordinates, int64, or a list of features for several axes.
+        value_key: the feature with the values.
+        dtype: element type of the values.
+        size: size of the axis, or a list of sizes.
+        already_sorted: whether the coordinates of each example are in ascending order.
     """
 
     index_key: Any
@@ -111,7 +111,7 @@ class SparseFeature:
 
     @property
     def index_keys(self) -> list[str]:
-        """The features with the coordinates, one for each axis."""
+        """The features with the coordinates, one per axis."""
         return [self.index_key] if isinstance(self.index_key, str) else list(self.index_key)
 
 
@@ -119,24 +119,23 @@ class SparseFeature:
 
 
 def _rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    """Each feature's shape after that of the serialized examples; those of any length have one unknown size before it.
-
-    Behind them, for the keys that are `counted`: how many values each example has.
-    """
     (serialized,) = inputs
     if serialized.dtype.base is not string:
-        raise TypeError(f"examples are text, not {serialized.dtype.name}")
+        raise TypeError(f"examples must be strings, not {serialized.dtype.name}")
     return columns_of(serialized.dims, attrs)
 
 
 def columns_of(outer: Dims, attrs: Attrs) -> list[Output]:
-    """The outputs for features, and the counts of those that are `counted`, of examples in that shape."""
+    """The outputs for features of examples of shape `outer`: an output per feature, and the value counts of those in `counted`.
+
+    The shape of a feature follows `outer`. Sequences have an unknown size between the two.
+    """
     keys, dtypes, shapes = attrs["keys"], attrs["feature_types"], attrs["feature_shapes"]
     sequences, defaults = attrs["sequences"], attrs["defaults"]
     if not all(isinstance(k, str) for k in keys) or not len(keys) == len(dtypes) == len(shapes):
         raise ValueError("each feature needs a name, a type and a shape")
     if not len(keys) == len(sequences) == len(defaults):
-        raise ValueError("each feature needs a default and a word on its length")
+        raise ValueError("each feature needs an entry in defaults and in sequences")
     out: list[Output] = []
     for key, dtype, dims, sequence in zip(keys, dtypes, shapes, sequences, strict=True):
         if dtype not in KINDS:
@@ -157,7 +156,7 @@ def _parse(serialized: Array, **attrs: Any) -> Any:
 
 
 def messages_of(serialized: Array, name: str) -> list[Any]:
-    """The messages of that name. InvalidArgumentError: it is none."""
+    """Parse strings as protocol buffers of the message `name`. InvalidArgumentError if one is malformed."""
     kind, found = message(name), []
     for item in serialized.reshape(-1):
         try:
@@ -178,7 +177,7 @@ def columns(
     defaults: Sequence[Any],
     counted: Sequence[str] = (),
 ) -> tuple[Array, ...]:
-    """Each feature of all examples, which are maps from names to features; and how many values each has, of those that are counted."""
+    """The arrays of all features of examples, and the value counts of the features in `counted`. An example maps names to features."""
     types = dict(zip(keys, feature_types, strict=True))
     described = zip(keys, feature_types, feature_shapes, sequences, defaults, strict=True)
     found = tuple(_column(parsed, outer, *feature) for feature in described)
@@ -220,14 +219,14 @@ def _column(
 
 
 def _counts(examples: Sequence[Any], outer: tuple[int, ...], key: str, dtype: DType) -> Array:
-    """How many values of a feature each example has."""
+    """The number of values of a feature in each example."""
     rows = (_values(features, key, dtype, number) for number, features in enumerate(examples))
     counts = np.array([0 if values is None else len(values) for values in rows], np.int64)
     return counts.reshape(outer)
 
 
 def _values(features: Any, key: str, dtype: DType, number: int) -> Array | None:
-    """The values of a feature; None: the example lacks it."""
+    """The values of a feature. None if the example lacks it."""
     if key not in features:
         return None
     feature = features[key]
@@ -250,25 +249,26 @@ define("ParseExampleV2", _rule, _parse, device_types=("CPU",))
 def parse_example(
     serialized: TensorLike, features: Mapping[str, Any], name: str | None = None, example_names: Any = None
 ) -> dict[str, Any]:
-    """The features of serialized `Example`s.
+    """Parse serialized `Example` messages to a tensor per feature.
 
     Args:
-        serialized: text of any shape; of each a `dt.train.Example`.
+        serialized: strings of any shape, each a serialized `dt.train.Example`.
         features: name -> `FixedLenFeature`, `FixedLenSequenceFeature`, `VarLenFeature` or `SparseFeature`.
-        example_names: accepted.
+        name: name of the node.
+        example_names: accepted without effect.
 
     Returns:
-        name -> tensor: the feature's shape after that of `serialized`; of a `VarLenFeature` a `SparseTensor` with one axis more than
-        `serialized`, as long as the longest.
+        name -> tensor. Its shape is that of `serialized` followed by the feature's. A `VarLenFeature` gives a `SparseTensor` with one axis
+        more than `serialized`, whose size is the largest number of values.
 
     Raises:
-        ValueError: no features, or a description that does not fit.
-        InvalidArgumentError: in the step: an example lacks a feature without default, or has other values than are said.
+        ValueError: there are no features, or a description is invalid.
+        InvalidArgumentError: in a step, an example lacks a required feature, or has values of another type or number.
 
     >>> parsed = parse_example(batch, {"x": FixedLenFeature([784], dt.float32), "y": FixedLenFeature([], dt.int64)})
     """
     if not features:
-        raise ValueError("Missing features: say which are to be parsed")
+        raise ValueError("Missing features: describe the features to parse")
     operand = convert(serialized, string, name="serialized")
     if not any(isinstance(feature, SparseFeature) for feature in features.values()):
         return _parsed(operand, features, name)
@@ -287,7 +287,7 @@ def parse_example(
 
 
 def _joined(feature: SparseFeature, parsed: Mapping[str, Any]) -> SparseTensor:
-    """Values at the coordinates that other features hold."""
+    """The `SparseTensor` of a `SparseFeature`, from its parsed features."""
     axes, values = [parsed[key] for key in feature.index_keys], parsed[feature.value_key]
     sizes = feature.size if isinstance(feature.size, (list, tuple)) else [feature.size]
     if len(sizes) != len(axes):
@@ -300,16 +300,16 @@ def _joined(feature: SparseFeature, parsed: Mapping[str, Any]) -> SparseTensor:
 
 
 def check_kinds(features: Mapping[str, Any], allowed: tuple[type, ...]) -> None:
-    """ValueError: a feature is described by another class."""
+    """ValueError if a feature is described by a class that is not allowed."""
     for key, feature in features.items():
         if not isinstance(feature, allowed):
             raise ValueError(
-                f"Invalid feature {key}:{feature!r}; {', '.join(kind.__name__ for kind in allowed)} are there"
+                f"Invalid feature {key}:{feature!r}; supported are {', '.join(kind.__name__ for kind in allowed)}"
             )
 
 
 def described(features: Mapping[str, Any], allowed: tuple[type, ...]) -> dict[str, Any]:
-    """The attributes that say what features there are. ValueError: one is of another kind than is allowed."""
+    """The attributes that describe features. ValueError if a feature is described by a class that is not allowed."""
     check_kinds(features, allowed)
     keys = sorted(features)
     each = [_described(key, features[key]) for key in keys]
@@ -332,24 +332,24 @@ def _parsed(serialized: Tensor, features: Mapping[str, Any], name: str | None) -
 
 
 def by_key(attrs: Mapping[str, Any], outputs: Sequence[Tensor]) -> dict[str, Any]:
-    """The tensors of features by their names."""
+    """Name of a feature -> tensor, from the outputs of a parsing node."""
     keys, counted = attrs["keys"], attrs.get("counted", ())
     parsed: dict[str, Any] = dict(zip(keys, outputs, strict=False))
     for key, counts in zip(counted, outputs[len(keys) :], strict=True):
-        parsed[key] = without_filling(parsed[key], counts)
+        parsed[key] = without_padding(parsed[key], counts)
     return parsed
 
 
-def without_filling(filled: Tensor, counts: Tensor) -> SparseTensor:
-    """The values that are there, of rows that were filled up."""
-    indices = where(sequence_mask(counts, shape(filled)[-1]))
-    return SparseTensor(indices, gather_nd(filled, indices), shape(filled, out_type=int64))
+def without_padding(padded: Tensor, counts: Tensor) -> SparseTensor:
+    """Padded rows as a sparse tensor without the padding. `counts` are the numbers of values per row."""
+    indices = where(sequence_mask(counts, shape(padded)[-1]))
+    return SparseTensor(indices, gather_nd(padded, indices), shape(padded, out_type=int64))
 
 
 def parse_single_example(
     serialized: TensorLike, features: Mapping[str, Any], name: str | None = None, example_names: Any = None
 ) -> dict[str, Any]:
-    """The features of one serialized `Example`, a scalar. Otherwise as `parse_example`."""
+    """`parse_example` for one serialized `Example`, a scalar."""
     found = convert(serialized, string, name="serialized")
     if found.shape.rank not in (None, 0):
         raise ValueError(
@@ -359,12 +359,12 @@ def parse_single_example(
 
 
 def feature_dims(feature: Any) -> Dims:
-    """The shape of a feature; one number is that of a vector."""
+    """The shape in the description of a feature. A number stands for a vector of that size."""
     return (feature.shape,) if isinstance(feature.shape, int) else as_dims(feature.shape)
 
 
 def _described(key: str, feature: Any) -> tuple[DType, Dims, bool, Any]:
-    """(type, shape, whether it is of any length, default)."""
+    """The element type and shape of a feature, whether it is a sequence, and its default."""
     if isinstance(feature, VarLenFeature):
         return as_dtype(feature.dtype), (), True, None
     sequence = isinstance(feature, FixedLenSequenceFeature)
@@ -377,7 +377,7 @@ def _described(key: str, feature: Any) -> tuple[DType, Dims, bool, Any]:
     if default is not None:
         default = to_array(default if dtype is string else np.asarray(default), dtype)
         if sequence and default.size != 1:
-            raise ValueError(f"Feature {key!r} is filled up with a scalar, not shape {default.shape}")
+            raise ValueError(f"The padding of feature {key!r} must be a scalar, not of shape {default.shape}")
         wanted = () if sequence else dims
         if wanted is not None and is_static(wanted) and default.size not in (1, math.prod(d or 0 for d in wanted)):
             raise ValueError(
@@ -395,7 +395,7 @@ def _raw_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     (x,) = inputs
     dtype = attrs["out_type"]
     if x.dtype.base is not string:
-        raise TypeError(f"raw bytes are text, not {x.dtype.name}")
+        raise TypeError(f"raw bytes must be strings, not {x.dtype.name}")
     if dtype not in RAW:
         raise TypeError(
             f"out_type {getattr(dtype, 'name', dtype)} is not supported; supported: {', '.join(t.name for t in RAW)}"
@@ -424,12 +424,16 @@ define("DecodeRaw", _raw_rule, _raw, device_types=("CPU",))
 
 
 def decode_raw(input_bytes: TensorLike, out_type: Any, little_endian: bool = True, name: str | None = None) -> Tensor:
-    """The bytes of text as numbers: [...] -> [..., bytes / size of a number].
+    """Interpret the bytes of strings as numbers: `[...]` -> `[..., bytes per string / bytes per number]`.
 
     Args:
-        input_bytes: text, all of one size.
+        input_bytes: strings of the same size.
         out_type: type of the numbers.
-        little_endian: which byte of each comes first.
+        little_endian: whether the least significant byte comes first.
+        name: name of the node.
+
+    Raises:
+        InvalidArgumentError: in a step, the sizes differ, or are not a multiple of a number's.
     """
     attrs = {"out_type": as_dtype(out_type), "little_endian": bool(little_endian)}
     return make("DecodeRaw", (convert(input_bytes, string, name="bytes"),), attrs, name).outputs[0]

@@ -1,7 +1,7 @@
-"""Summaries: values of a step as bytes that TensorBoard reads.
+"""Summaries: values of a step for TensorBoard.
 
-An op makes a `Summary` message, serialised, in a scalar string tensor; `dt.summary.FileWriter` puts it into an event file.
-The messages are tensorboardX's, which is loaded by the first kernel that makes one.
+An op returns a serialized `Summary` message as a scalar string. `dt.summary.FileWriter` writes it to an event file. The message classes are
+those of tensorboardX, which is loaded when the first kernel makes a message.
 """
 
 from __future__ import annotations
@@ -21,22 +21,18 @@ from ...formats.values import tensor_proto
 
 NUMBERS = (*FLOATS, int8, int16, int32, int64, uint8, uint16, bool_)
 
-# The limits of a histogram's bins, TensorFlow's: from 1e-12 to 1e20 by steps of a tenth, and the same below zero.
+# TensorFlow's bin limits of histograms: from 1e-12 to 1e20, each 1.1 times the last, and the same below zero.
 _POSITIVE = 1e-12 * 1.1 ** np.arange(774)
 LIMITS = np.concatenate([[-np.finfo("f8").max], -_POSITIVE[::-1], [0.0], _POSITIVE, [np.finfo("f8").max]])
 
 
 def messages() -> Any:
-    """tensorboardX's messages.
-
-    Raises:
-        UnimplementedError: it is not installed.
-    """
+    """The message classes of tensorboardX. UnimplementedError if it is not installed."""
     try:
         from tensorboardX.proto import summary_pb2
     except ImportError:
         raise UnimplementedError.of(
-            "Summaries need tensorboardX where they are made: pip install 'dovetail[tensorboard]'"
+            "Summaries need tensorboardX on the task that makes them: pip install 'dovetail[tensorboard]'"
         ) from None
     return summary_pb2
 
@@ -45,14 +41,14 @@ def _scalar_text(message: Any) -> Array:
     return text_array([message.SerializeToString()], ())
 
 
-def _rule(rank_of: tuple[int | None, ...] | None) -> Any:
+def _rule(dims: tuple[int | None, ...] | None) -> Any:
     def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         (x,) = inputs
         typed_attr(attrs, "tag", str)
         if x.dtype.base not in NUMBERS:
-            raise TypeError(f"only numbers can be summarised, not {x.dtype.base.name}")
-        if rank_of is not None and not compatible(x.dims, rank_of):
-            raise ValueError(f"needs shape {text(rank_of)}, not {text(x.dims)}")
+            raise TypeError(f"only numbers can be summarized, not {x.dtype.base.name}")
+        if dims is not None and not compatible(x.dims, dims):
+            raise ValueError(f"needs shape {text(dims)}, not {text(x.dims)}")
         return [(string, ())]
 
     return infer
@@ -73,7 +69,7 @@ def _histogram(x: Array, *, tag: str) -> Array:
     counts, _ = np.histogram(values, LIMITS)
     used = np.flatnonzero(counts)
     limits, kept = [], []
-    if len(used):  # the bins that hold something, and an empty one before and after
+    if len(used):  # the bins from the first to the last that is not empty, and an empty one before and after
         first, last = max(0, used[0] - 1), min(len(counts) - 1, used[-1] + 1)
         limits, kept = LIMITS[first + 1 : last + 2].tolist(), counts[first : last + 1].tolist()
     histogram = pb.HistogramProto(
@@ -84,9 +80,7 @@ def _histogram(x: Array, *, tag: str) -> Array:
 
 
 def _as_pixels(image: Array) -> Array:
-    """TensorFlow's scaling of floats: 0 to the largest value becomes 0 to 255; with negative ones, zero becomes 127. What is no number
-    becomes red.
-    """
+    """Scale floats to pixels as TensorFlow does: [0, max] to [0, 255], or 0 to 127 if any is negative. NaN and inf become red."""
     if image.dtype == np.uint8:
         return image
     x = np.asarray(image, "f4")
@@ -145,7 +139,7 @@ def _image_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 def _merge_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     if not inputs:
-        raise ValueError("there is nothing to merge")
+        raise ValueError("needs at least one summary")
     for t in inputs:
         if t.dtype.base is not string:
             raise TypeError(f"summaries are string tensors, not {t.dtype.base.name}")

@@ -1,10 +1,10 @@
-"""Random numbers: tensors drawn from Philox (`graph/core/philox.py`), with TensorFlow 1's rules for seeds.
+"""Random tensors by Philox (`graph/core/philox.py`), with TensorFlow 1's rules for seeds.
 
-The key is made when the graph is built from a seed (of the op, or set with `set_random_seed`). Without a seed it is made from the
-session's own seed and the node's name. The counter is the node's run number in the session. So with a seed two sessions give the
-same series of numbers, each step of a session gives new ones, and neither depends on where the node runs.
+The key of a node is made from the seed of the op or of the graph (`set_random_seed`). Without one, the session makes it from its own seed
+and the node's name. The counter is the node's run number in the session. So each step draws new numbers. With a seed, every session draws
+the same series. The numbers do not depend on the device.
 
-The forms that take the seed as a tensor are in `stateless_random`.
+The ops that take the seed as a tensor are in `stateless_random`.
 """
 
 from __future__ import annotations
@@ -35,17 +35,16 @@ from .random_common import (
     drawing_cost,
     float_attr,
     gaussian,
-    interval,
-    scaled,
     seed_attrs,
     shape_operand,
     sizes_of,
     stream_of,
+    uniform,
 )
 
 
 def _define_draw(name: str, draw: str) -> None:
-    """An op that draws floats of a given shape: `Stream.<draw>`."""
+    """Define an op that draws floats of a given shape by `Stream.<draw>`."""
     function: Draw = getattr(Stream, draw)
 
     def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -104,7 +103,7 @@ def _multinomial(
     u = stream_of(context, seed, seed2).uniform((rows, count), np.dtype(np.float64))
     out = np.empty((rows, count), output_dtype.np)
     for row, x in enumerate(logits.astype(np.float64)):
-        edges = np.cumsum(np.exp(x - x.max()))  # the class whose interval of the cumulative sums contains the number
+        edges = np.cumsum(np.exp(x - x.max()))  # draw the class in whose interval of cumulative sums the number lies
         last = np.flatnonzero(np.diff(edges, prepend=0.0))[-1]  # a class of probability 0 is never drawn
         out[row] = np.minimum(np.searchsorted(edges, u[row] * edges[-1], side="right"), last)
     return out
@@ -132,31 +131,24 @@ def random_uniform(
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Numbers evenly spread over [minval, maxval), new ones in each step.
+    """Uniformly distributed numbers in [minval, maxval), new ones in each step.
 
     Args:
         shape: shape of the result.
-        minval: the lower end, included; a scalar (floats: or anything that broadcasts).
-        maxval: the upper end, not included; None: 1. Integers need it.
-        dtype: element type, a floating type or int32, int64, uint32, uint64.
-        seed: seed of this op; see `get_seed`.
+        minval: the lower bound, included. A scalar, or for floats anything that broadcasts to `shape`.
+        maxval: the upper bound, excluded. None: 1. Required for integers.
+        dtype: element type: a floating type, int32, int64, uint32 or uint64.
+        seed: seed of this op (see `get_seed`).
         name: name of the result's node.
 
     Raises:
-        ValueError: integers without maxval, or a bad shape.
-        TypeError: no such element type.
+        ValueError: `maxval` is missing for integers, or the shape is invalid.
+        TypeError: the element type is not supported.
 
     >>> random_uniform([2, 3], minval=-1, seed=7)
     """
-    dtype = as_dtype(dtype).base
-    with op_scope(name, "random_uniform", shape, minval, maxval) as scope:
-        sizes = index_operand(shape, "shape")
-        low, high = interval(minval, maxval, dtype)
-        seeds = seed_attrs(seed)
-        if dtype.is_integer:
-            return apply("RandomUniformInt", (sizes, low, high), seeds, scope)
-        drawn = apply("RandomUniform", (sizes,), {"dtype": dtype, **seeds})
-        return scaled(drawn, subtract(high, low, name="sub"), low, scope)
+    seeds = partial(seed_attrs, seed)
+    return uniform("RandomUniform", "random_uniform", {"shape": shape}, minval, maxval, dtype, seeds, name)
 
 
 def random_normal(
@@ -169,7 +161,7 @@ def random_normal(
 ) -> Tensor:
     """Normally distributed numbers, new ones in each step.
 
-    `mean` and `stddev` broadcast against the result; `shape`, `dtype`, `seed`, `name` as for `random_uniform`.
+    `mean` and `stddev` broadcast to the result's shape. Other arguments as for `random_uniform`.
     """
     seeds = partial(seed_attrs, seed)
     return gaussian("RandomStandardNormal", "random_normal", {"shape": shape}, mean, stddev, dtype, seeds, name)
@@ -183,25 +175,27 @@ def truncated_normal(
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Normally distributed numbers no further than two standard deviations from the mean, new ones in each step.
+    """Numbers from a normal distribution, truncated at two standard deviations from the mean, new ones in each step.
 
-    Arguments as for `random_normal`; `stddev` is that of the whole normal distribution.
+    Arguments as for `random_normal`. `stddev` is the standard deviation before truncation.
     """
     seeds = partial(seed_attrs, seed)
     return gaussian("TruncatedNormal", "truncated_normal", {"shape": shape}, mean, stddev, dtype, seeds, name)
 
 
 def random_shuffle(value: TensorLike, seed: int | None = None, name: str | None = None) -> Tensor:
-    """The rows of `value` (along its first axis) in random order, another one in each step."""
+    """The slices of `value` along its first axis in random order, a new one in each step."""
     return unary("RandomShuffle", value, name, seed_attrs(seed))
 
 
 def random_crop(value: TensorLike, size: TensorLike, seed: int | None = None, name: str | None = None) -> Tensor:
-    """A slice of `value` of the given size, at a random offset, which differs in each step.
+    """A slice of `value` at a random offset, a new one in each step.
 
     Args:
         value: any tensor.
-        size: sizes along each axis, none above value's.
+        size: the shape of the slice, not larger than that of `value`.
+        seed: seed of this op (see `get_seed`).
+        name: name of the result's node.
     """
     with op_scope(name, "random_crop", value, size) as scope:
         tensor = convert(value, name="value")
@@ -218,14 +212,14 @@ def multinomial(
     name: str | None = None,
     output_dtype: Any = None,
 ) -> Tensor:
-    """Classes drawn from unnormalised log probabilities, new ones in each step.
+    """Classes drawn from unnormalized log probabilities, new ones in each step.
 
     Args:
-        logits: `[rows, classes]`; a row's probabilities are softmax(logits).
-        num_samples: how many to draw of each row, with replacement.
-        seed: seed of this op.
-        name: scope of the nodes.
-        output_dtype: int64 (also when None) or int32.
+        logits: `[rows, classes]`. The probabilities of a row are softmax(logits).
+        num_samples: the number of classes drawn per row, with replacement.
+        seed: seed of this op (see `get_seed`).
+        name: name scope of the nodes.
+        output_dtype: int64 or int32. None: int64.
 
     Returns:
         `[rows, num_samples]`.
@@ -240,7 +234,7 @@ def categorical(
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """`multinomial` under its newer name and order of arguments (`tf.random.categorical`)."""
+    """`multinomial` with its newer name and order of arguments (`tf.random.categorical`)."""
     return _draw_classes("categorical", logits, num_samples, dtype, seed, name)
 
 

@@ -17,7 +17,7 @@ from ...core.philox import Stream, key_from
 from ...core.settings import setting
 from ...core.shape import Dims
 from ...resources.resource_manager import Context
-from ..math.arithmetic import add, multiply
+from ..math.arithmetic import add, multiply, subtract
 from ..math.common import allowed
 from ..math.static_operands import dims_of, index_operand, need_index, need_rank, op_scope
 
@@ -25,7 +25,7 @@ Draw: TypeAlias = Callable[[Stream, tuple[int, ...], "np.dtype[Any]"], Array]
 
 DRAWN_INTEGERS = (int32, int64, uint32, uint64)
 
-# Of one element. Ten rounds of Philox are about 100 integer operations for four words.
+# Flops per 32-bit word. Ten rounds of Philox are about 100 integer operations for four words.
 WORD_FLOPS = 25.0
 _FLOPS = {
     "uniform": WORD_FLOPS + 2,
@@ -37,20 +37,21 @@ _FLOPS = {
 
 # --- seeds --------------------------------------------------------------------------------------------------------
 
-_DEFAULT_GRAPH_SEED = 87654321  # TensorFlow's, for an op's seed without a graph's
+_DEFAULT_GRAPH_SEED = 87654321  # TensorFlow's graph seed for ops that have a seed in a graph that has none
 _LARGEST_SEED = 2**31 - 1
 
 
 def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
-    """The two seeds of a random op, from its own seed and the default graph's (`set_random_seed`), as
-    TensorFlow 1 has them.
+    """The two seeds of a random op, from its own seed and that of the default graph (`set_random_seed`), as in TensorFlow 1.
 
-    Neither: (None, None), and each session draws other numbers. Only the graph's: the op's is the number of
-        nodes that exist, so every op gets another one, and the same program the same ones. Only the op's: the
-        graph's is a constant.
+    Without either seed, they are (None, None), and each session draws other numbers. If only the graph has a seed, the second seed is the
+    number of nodes in the graph, so that each op gets another one. If only the op has a seed, the first seed is a constant.
+
+    Args:
+        op_seed: the seed of the op, or None.
 
     Raises:
-        RuntimeError: neither seed is set, and determinism is required.
+        RuntimeError: neither seed is set, but determinism is required.
     """
     graph = get_default_graph()
     if graph.seed is None:
@@ -68,17 +69,19 @@ def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
 
 
 def seed_attrs(seed: int | None) -> dict[str, Any]:
+    """The attributes `seed` and `seed2` of a random op with this seed. Two zeros mean that it has none."""
     first, second = get_seed(seed)
     return {"seed": first or 0, "seed2": second or 0}
 
 
 def stream_of(context: Context, seed: int, seed2: int) -> Stream:
-    """What a node draws from in this run."""
+    """The stream of random numbers from which a node draws in this run."""
     key = (seed, seed2) if seed or seed2 else key_from(context.session.seed, context.node_name)
     return Stream(key, context.run_number())
 
 
 def check_seeds(attrs: Attrs) -> None:
+    """ValueError unless the attributes `seed` and `seed2` are 32-bit ints."""
     for name in ("seed", "seed2"):
         value = attrs.get(name)
         if not isinstance(value, int) or not 0 <= value < 2**32:
@@ -89,12 +92,12 @@ def check_seeds(attrs: Attrs) -> None:
 
 
 def float_attr(attrs: Attrs) -> DType:
-    """The floating type that an op makes."""
+    """The attribute `dtype` of an op that draws floats. TypeError unless it is a floating type."""
     return allowed(typed_attr(attrs, "dtype", DType), FLOATS)
 
 
 def shape_operand(shape: Tensor) -> Dims:
-    """The shape that an operand says."""
+    """The static shape in a shape operand."""
     need_index(shape, "the shape", 1)
     if shape.op.type == "Const":
         return sizes_of(shape.op.attrs["value"])
@@ -102,7 +105,7 @@ def shape_operand(shape: Tensor) -> Dims:
 
 
 def sizes_of(shape: Array) -> tuple[int, ...]:
-    """The sizes that a shape operand holds."""
+    """The sizes in the array of a shape operand. ValueError if one is negative."""
     sizes = tuple(dims_of(shape))
     if any(d < 0 for d in sizes):
         raise ValueError(f"a size cannot be negative: {list(sizes)}")
@@ -110,12 +113,12 @@ def sizes_of(shape: Array) -> tuple[int, ...]:
 
 
 def drawing_cost(draw: str) -> Callable[[Node], Cost]:
-    """What drawing costs per element."""
+    """The cost of a node that draws its elements by `Stream.<draw>`."""
     return lambda node: default_cost(node, _FLOPS[draw])
 
 
 def bounds(low: Array, high: Array, count: int) -> tuple[int, int]:
-    """The bounds of the range of random integers; unchecked where `count` is 0."""
+    """The bounds of `count` random integers. ValueError if the range is empty, unless `count` is 0."""
     a, b = int(low), int(high)
     if a >= b and count:
         raise ValueError(f"minval must be less than maxval: {a} >= {b}")
@@ -123,7 +126,7 @@ def bounds(low: Array, high: Array, count: int) -> tuple[int, int]:
 
 
 def bounds_rule(inputs: Sequence[Tensor]) -> DType:
-    """The type of whole numbers that are drawn between two operands."""
+    """The element type of random integers between two operands. TypeError or ValueError unless they are scalars of one type."""
     low, high = inputs
     dtype = allowed(low.dtype.base, DRAWN_INTEGERS)
     if high.dtype.base is not dtype:
@@ -134,7 +137,7 @@ def bounds_rule(inputs: Sequence[Tensor]) -> DType:
 
 
 def scaled(drawn: Tensor, factor: Tensor, offset: Tensor, scope: str) -> Tensor:
-    """Numbers with this spread around this middle."""
+    """`drawn * factor + offset`."""
     return add(multiply(drawn, factor, name="mul"), offset, name=scope)
 
 
@@ -148,7 +151,18 @@ def gaussian(
     seeds: Callable[[], dict[str, Any]],
     name: str | None,
 ) -> Tensor:
-    """Normally distributed numbers, drawn by an op that takes these operands and, as attributes, the `seeds`."""
+    """Normally distributed numbers, drawn by `op`.
+
+    Args:
+        op: an op of standard normal numbers.
+        default: default name scope.
+        operands: its operands by name, the shape first.
+        mean: the mean, which broadcasts to the shape.
+        stddev: the standard deviation, which broadcasts to the shape.
+        dtype: element type.
+        seeds: makes its attributes for seeds.
+        name: name of the result's node.
+    """
     dtype = as_dtype(dtype).base
     with op_scope(name, default, *operands.values(), mean, stddev) as scope:
         indices = [index_operand(value, label) for label, value in operands.items()]
@@ -157,11 +171,25 @@ def gaussian(
         return scaled(apply(op, indices, {"dtype": dtype, **seeds()}), spread, center, scope)
 
 
-def interval(minval: TensorLike, maxval: TensorLike, dtype: DType) -> tuple[Tensor, Tensor]:
-    """The ends of what numbers are drawn from, as tensors of their type."""
-    if maxval is None:
-        if dtype.is_integer:
+def uniform(
+    op: str,
+    default: str,
+    operands: dict[str, TensorLike],
+    minval: TensorLike,
+    maxval: TensorLike,
+    dtype: Any,
+    seeds: Callable[[], dict[str, Any]],
+    name: str | None,
+) -> Tensor:
+    """Uniformly distributed numbers in [minval, maxval), floats by `op`, integers by `<op>Int`. Other arguments as for `gaussian`."""
+    dtype = as_dtype(dtype).base
+    with op_scope(name, default, *operands.values(), minval, maxval) as scope:
+        indices = [index_operand(value, label) for label, value in operands.items()]
+        if maxval is None and dtype.is_integer:
             raise ValueError(f"Must specify maxval for integer dtype {dtype.name}")
-        maxval = 1
-    allowed(dtype, FLOATS + DRAWN_INTEGERS)
-    return convert(minval, dtype, name="min"), convert(maxval, dtype, name="max")
+        allowed(dtype, FLOATS + DRAWN_INTEGERS)
+        low, high = convert(minval, dtype, name="min"), convert(1 if maxval is None else maxval, dtype, name="max")
+        if dtype.is_integer:
+            return apply(f"{op}Int", (*indices, low, high), seeds(), scope)
+        drawn = apply(op, indices, {"dtype": dtype, **seeds()})
+        return scaled(drawn, subtract(high, low, name="sub"), low, scope)

@@ -1,9 +1,8 @@
-"""Stateless random numbers: the seed is a tensor, and gives the same numbers every time; and draws in two steps.
+"""Stateless random numbers, which are a function of a seed tensor. Also the ops that the compiler splits random ops into.
 
-A random node has state: it counts its runs. But its numbers are a function of its *stream* alone, a key and the number of the draw
-(`graph/core/philox.py`), and of the position. So compilers split a draw (`codegen/passes/decompose.py`): the stream is two numbers, made
-where the node was, and the numbers are as pure as a sum and can be part of a fused kernel. Programs are built with the whole ops
-(`random.py`).
+A random node is stateful because it counts its runs. Its numbers depend only on their position and on its *stream*, a key and a draw number
+(`graph/core/philox.py`). So the compiler splits a random op in two (`codegen/passes/decompose.py`). The first op gives the stream as two
+numbers. The second one computes random numbers from them. It is a pure function, and can be part of a fused kernel.
 
     key    the key's two words, the first in the lower half        draw    the upper half of the counter
 """
@@ -15,13 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from ...core.build import TensorLike, apply
-from ...core.dtypes import Array, DType, as_dtype, uint64
+from ...core.build import TensorLike
+from ...core.dtypes import Array, DType, uint64
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, Trait, define
 from ...core.philox import Stream
-from ..math.arithmetic import subtract
-from ..math.static_operands import index_operand, need_index, need_rank, op_scope
+from ..math.static_operands import need_index, need_rank
 from .random_common import (
     Draw,
     bounds,
@@ -30,23 +28,22 @@ from .random_common import (
     drawing_cost,
     float_attr,
     gaussian,
-    interval,
-    scaled,
     shape_operand,
     sizes_of,
     stream_of,
+    uniform,
 )
 
 
 def seeded_stream(seed: Array) -> Stream:
-    """Two numbers of 64 bits fill the key (their lower words) and the upper half of the counter (their upper words)."""
+    """The stream of a seed of two 64-bit numbers. Their lower words are the key, their upper words the draw number."""
     a, b = (int(s) % (1 << 64) for s in seed)
     low = 0xFFFFFFFF
     return Stream((a & low, b & low), (a >> 32) | (b >> 32) << 32)
 
 
 def check_seed_operand(seed: Tensor) -> None:
-    """Check that a tensor can be the seed of a stateless op."""
+    """TypeError or ValueError unless a tensor can be the seed of a stateless op."""
     need_index(seed, "the seed", 1)
     if seed.dims is not None and seed.dims[0] not in (None, 2):
         raise ValueError(f"the seed must hold two numbers, not {seed.dims[0]}")
@@ -90,25 +87,16 @@ def stateless_random_uniform(
     dtype: Any = "float32",
     name: str | None = None,
 ) -> Tensor:
-    """Numbers evenly spread over [minval, maxval): a function of shape and seed alone.
+    """Uniformly distributed numbers in [minval, maxval), a function of shape and seed. Other arguments as for `random_uniform`.
 
     Args:
         shape: shape of the result.
-        seed: two integers (int32 or int64), which may be computed by the graph.
-        minval: as for `random_uniform`.
-        maxval: as for `random_uniform`.
-        dtype: as for `random_uniform`.
+        seed: two ints (int32 or int64), which may be a tensor.
 
     >>> stateless_random_uniform([2], seed=[1, 2])   # the same two numbers in every step, session and process
     """
-    dtype = as_dtype(dtype).base
-    with op_scope(name, "stateless_random_uniform", shape, seed, minval, maxval) as scope:
-        sizes, two = index_operand(shape, "shape"), index_operand(seed, "seed")
-        low, high = interval(minval, maxval, dtype)
-        if dtype.is_integer:
-            return apply("StatelessRandomUniformInt", (sizes, two, low, high), None, scope)
-        drawn = apply("StatelessRandomUniform", (sizes, two), {"dtype": dtype})
-        return scaled(drawn, subtract(high, low, name="sub"), low, scope)
+    operands = {"shape": shape, "seed": seed}
+    return uniform("StatelessRandomUniform", "stateless_random_uniform", operands, minval, maxval, dtype, dict, name)
 
 
 def stateless_random_normal(
@@ -119,7 +107,7 @@ def stateless_random_normal(
     dtype: Any = "float32",
     name: str | None = None,
 ) -> Tensor:
-    """Normally distributed numbers: a function of shape and seed alone (see `stateless_random_uniform`)."""
+    """Normally distributed numbers, a function of shape and seed (see `stateless_random_uniform`)."""
     operands = {"shape": shape, "seed": seed}
     return gaussian("StatelessRandomNormal", "stateless_random_normal", operands, mean, stddev, dtype, dict, name)
 
@@ -132,7 +120,7 @@ def stateless_truncated_normal(
     dtype: Any = "float32",
     name: str | None = None,
 ) -> Tensor:
-    """`truncated_normal` as a function of shape and seed alone (see `stateless_random_uniform`)."""
+    """`truncated_normal` as a function of shape and seed (see `stateless_random_uniform`)."""
     operands = {"shape": shape, "seed": seed}
     return gaussian("StatelessTruncatedNormal", "stateless_truncated_normal", operands, mean, stddev, dtype, dict, name)
 
@@ -158,7 +146,7 @@ def _seeded_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 define(
     "RandomStream",
     infer=_stream_rule,
-    # Its input is an input of the drawing node: if that is dead, this node is dead, too.
+    # Its inputs are those of the random op that was split: if that is dead, this node is dead, too.
     reference=lambda context, *_, seed, seed2: _numbers(stream_of(context, seed, seed2)),
     traits=Trait.STATEFUL,
 )
@@ -175,7 +163,7 @@ def _draw_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def _define_numbers(name: str, draw_of: Draw, cost: Callable[..., Any]) -> None:
-    """An op that gives the numbers of a stream: a function of the shape, the key and the draw."""
+    """Define an op that computes random numbers from a shape, a key and a draw number."""
 
     def reference(shape: Array, key: Array, draw: Array, *, dtype: Any) -> Array:
         both = int(key)

@@ -1,7 +1,7 @@
-"""Sparse tensors: construction, order, slices, concatenation, filling, conversion; no arithmetic.
+"""Sparse tensors: construction, order, slices, concatenation, filling, conversion.
 
-The *place* of an element is its index in the dense tensor in row-major order: one integer instead of coordinates, by which elements
-are sorted and compared.
+The *flat index* of an element is its index in the dense tensor in row-major order, one integer instead of coordinates. Elements are sorted
+and compared by their flat indices.
 """
 
 from __future__ import annotations
@@ -50,61 +50,61 @@ from ..math.static_operands import (
 
 
 class FilledRows(NamedTuple):
-    """What `sparse_fill_empty_rows` gives: the tensor, and bool `[rows]`: which rows were empty."""
+    """The result of `sparse_fill_empty_rows`: the tensor, and a mask of the rows that were empty, bool `[rows]`."""
 
     sp_output: SparseTensor
     empty_row_indicator: Tensor
 
 
-# --- places ----------------------------------------------------------------------------------------------------------
+# --- flat indices ----------------------------------------------------------------------------------------------------
 
 
 def strides_of(dense_shape: Tensor) -> Tensor:
-    """How far it is, in places, to the next element along each axis."""
+    """The difference between the flat indices of neighbouring elements, along each axis."""
     return cumprod(dense_shape, axis=0, exclusive=True, reverse=True)
 
 
-def places_of(indices: Tensor, dense_shape: Tensor) -> Tensor:
-    """The place of each element, int64 `[n]`."""
-    places = reduce_sum(multiply(indices, strides_of(dense_shape)), axis=1)
-    places.set_shape(None if indices.dims is None else indices.dims[:1])
-    places.set_shape([None])
-    return places
+def ravel_indices(indices: Tensor, dense_shape: Tensor) -> Tensor:
+    """The flat indices of coordinates, int64 `[n]`."""
+    flat = reduce_sum(multiply(indices, strides_of(dense_shape)), axis=1)
+    flat.set_shape(None if indices.dims is None else indices.dims[:1])
+    flat.set_shape([None])
+    return flat
 
 
-def coordinates_at(places: Tensor, dense_shape: Tensor) -> Tensor:
-    """The coordinates of places, int64 `[n, rank]`."""
-    return floormod(floordiv(expand_dims(places, 1), strides_of(dense_shape)), dense_shape)
+def unravel_indices(flat: Tensor, dense_shape: Tensor) -> Tensor:
+    """The coordinates of flat indices, int64 `[n, rank]`."""
+    return floormod(floordiv(expand_dims(flat, 1), strides_of(dense_shape)), dense_shape)
 
 
 def known_rank(sp: SparseTensor, what: str) -> int:
-    """How many axes it has. ValueError: unknown."""
+    """The rank of a sparse tensor. ValueError if it is unknown."""
     if sp.rank is None:
         raise ValueError(
-            f"{what} needs to know how many axes the sparse tensor has: give its indices a shape, [None, rank]"
+            f"{what} needs to know the rank of the sparse tensor: give its indices a static shape, [None, rank]"
         )
     return sp.rank
 
 
 def columns(indices: Tensor, axes: Sequence[int]) -> Tensor:
-    """These coordinates of each element, `[n, len(axes)]`."""
+    """The coordinates of each element along some axes, `[n, len(axes)]`."""
     return gather(indices, convert(list(axes), int64), axis=1)
 
 
 def sparse(value: Any) -> SparseTensor:
-    """A `SparseTensor` or the value of one. TypeError: something else."""
+    """A `SparseTensor`, or a value of one converted to it. TypeError for anything else."""
     if not isinstance(value, SparseTensor) and not hasattr(value, "dense_shape"):
         raise TypeError(f"Input must be a SparseTensor, not {value!r}")
     return SparseTensor.from_value(value)
 
 
-# --- from and to dense -----------------------------------------------------------------------------------------------
+# --- conversion ------------------------------------------------------------------------------------------------------
 
 
 def sparse_tensor_to_dense(
     sp_input: SparseTensor, default_value: TensorLike = None, validate_indices: bool = True, name: str | None = None
 ) -> Tensor:
-    """The dense form of a sparse tensor. Arguments as for `sparse_to_dense`; without a default: zero, or empty text.
+    """The dense tensor of a sparse one. Arguments as for `sparse_to_dense`. The default value is 0 or the empty string.
 
     >>> sparse_tensor_to_dense(SparseTensor([[0, 1]], [5], [2, 2]))   # evaluates to [[0, 5], [0, 0]]
     """
@@ -119,13 +119,13 @@ def from_dense(tensor: TensorLike, name: str | None = None) -> SparseTensor:
     """The elements of a tensor that are not zero."""
     with op_scope(name, "dense_to_sparse", tensor):
         x = convert(tensor)
-        whole, flat = shape(x, out_type=int64), reshape(x, [-1])
-        places = reshape(where(not_equal(flat, zeros_like(flat))), [-1])
-        return SparseTensor(coordinates_at(places, whole), gather(flat, places), whole)
+        whole, elements = shape(x, out_type=int64), reshape(x, [-1])
+        flat = reshape(where(not_equal(elements, zeros_like(elements))), [-1])
+        return SparseTensor(unravel_indices(flat, whole), gather(elements, flat), whole)
 
 
 def sparse_to_indicator(sp_input: SparseTensor, vocab_size: TensorLike, name: str | None = None) -> Tensor:
-    """Which ids a row has: of ids, int32 or int64 `[D0, ..., Dn]`, a bool tensor `[D0, ..., Dn-1, vocab_size]`."""
+    """Which ids occur in each row: for ids, int32 or int64 `[D0, ..., Dn]`, a bool tensor `[D0, ..., Dn-1, vocab_size]`."""
     sp = sparse(sp_input)
     with op_scope(name, "SparseToIndicator", sp.values) as scope:
         merged = sparse_merge(sp, SparseTensor(sp.indices, ones_like(sp.values, bool_), sp.dense_shape), vocab_size)
@@ -137,16 +137,18 @@ def sparse_to_indicator(sp_input: SparseTensor, vocab_size: TensorLike, name: st
 def sparse_merge(
     sp_ids: Any, sp_values: SparseTensor, vocab_size: Any, name: str | None = None, already_sorted: bool = False
 ) -> SparseTensor:
-    """Values by id: the last coordinate is replaced by the id at the same index in another sparse tensor.
+    """Values by id: replace the last coordinate of each element by the id at the same index of another sparse tensor.
 
     Args:
-        sp_ids: a sparse tensor of ids, or a list of them: the last coordinate is replaced by as many.
-        vocab_size: how many ids there are; a list for a list.
-        already_sorted: the result is in order without sorting.
+        sp_ids: a sparse tensor of ids, or a list of them. With a list, the last coordinate is replaced by several.
+        sp_values: the values.
+        vocab_size: the number of ids, a list if `sp_ids` is one.
+        name: name scope of the nodes.
+        already_sorted: whether the result is in row-major order without sorting.
 
     Raises:
-        TypeError: a list, and no list.
-        ValueError: lists of different lengths.
+        TypeError: only one of `sp_ids` and `vocab_size` is a list.
+        ValueError: the lists differ in length.
     """
     several = isinstance(sp_ids, (list, tuple)) and not hasattr(sp_ids, "dense_shape")
     if several != isinstance(vocab_size, (list, tuple)):
@@ -165,7 +167,7 @@ def sparse_merge(
 def sparse_eye(
     num_rows: int, num_columns: int | None = None, dtype: Any = "float32", name: str | None = None
 ) -> SparseTensor:
-    """Ones on the diagonal of a matrix."""
+    """The identity matrix as a sparse tensor. It is square unless `num_columns` is given."""
     across = num_rows if num_columns is None else num_columns
     with op_scope(name, "eye"):
         sizes = [cast(convert(n), int64) for n in (num_rows, across)]
@@ -178,15 +180,15 @@ def sparse_eye(
 
 
 def sparse_reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
-    """The same tensor with its elements in row-major order; equal coordinates keep theirs."""
+    """The same tensor with its elements in row-major order. Elements with equal coordinates keep their order."""
     sp = sparse(sp_input)
     with op_scope(name, "SparseReorder", sp.values):
-        order = argsort(places_of(sp.indices, sp.dense_shape), stable=True)
+        order = argsort(ravel_indices(sp.indices, sp.dense_shape), stable=True)
         return SparseTensor(gather(sp.indices, order), gather_densely(sp.values, order), sp.dense_shape)
 
 
 def sparse_reshape(sp_input: SparseTensor, shape: TensorLike, name: str | None = None) -> SparseTensor:
-    """The same elements in the same order in another shape; one size may be -1, which is inferred."""
+    """The same elements in the same order, in another shape. One size may be -1, and is inferred."""
     sp = sparse(sp_input)
     with op_scope(name, "SparseReshape", sp.values):
         wanted = cast(convert(shape), int64)
@@ -206,14 +208,14 @@ def sparse_reshape(sp_input: SparseTensor, shape: TensorLike, name: str | None =
         ]
         fits = Assert(equal(reduce_prod(whole), reduce_prod(sp.dense_shape)), problem)
         with whole.graph.control_dependencies([fits]):
-            places = places_of(sp.indices, sp.dense_shape)
+            flat = ravel_indices(sp.indices, sp.dense_shape)
         if is_static(known):
             whole = convert(np.array(known, np.int64))
-        return SparseTensor(coordinates_at(places, whole), sp.values, whole)
+        return SparseTensor(unravel_indices(flat, whole), sp.values, whole)
 
 
 def _reshaped_dims(before: Dims, wanted: Dims) -> Dims:
-    """The shape after a reshape, as far as it is known. ValueError: it has another number of elements."""
+    """The static shape after a reshape. ValueError if the number of elements differs."""
     count = element_count(before)
     if count is None or wanted is None:
         return wanted
@@ -227,7 +229,7 @@ def _reshaped_dims(before: Dims, wanted: Dims) -> Dims:
 def sparse_transpose(
     sp_input: SparseTensor, perm: Sequence[int] | None = None, name: str | None = None
 ) -> SparseTensor:
-    """The axes in another order; None: the reverse."""
+    """Permute the axes. A `perm` of None reverses them."""
     sp = sparse(sp_input)
     with op_scope(name, "SparseTranspose", sp.values):
         rank = known_rank(sp, "sparse_transpose")
@@ -238,7 +240,7 @@ def sparse_transpose(
 
 
 def sparse_expand_dims(sp_input: SparseTensor, axis: TensorLike = -1, name: str | None = None) -> SparseTensor:
-    """With an axis of size 1 more, before `axis`; -1: as the last."""
+    """Insert an axis of size 1 before `axis`. -1 inserts it at the end."""
     sp = sparse(sp_input)
     with op_scope(name, "expand_dims", sp.values):
         given = convert(axis, name="axis")
@@ -247,13 +249,12 @@ def sparse_expand_dims(sp_input: SparseTensor, axis: TensorLike = -1, name: str 
             at: Any = normal_axis(known, sp.rank + 1)
         else:
             at = where(less(given, 0), given + size(sp.dense_shape) + 1, given)
-        nought = zeros_like(sp.indices[:, :1])
-        indices = concat([sp.indices[:, :at], nought, sp.indices[:, at:]], 1)
+        indices = concat([sp.indices[:, :at], zeros_like(sp.indices[:, :1]), sp.indices[:, at:]], 1)
         return SparseTensor(indices, sp.values, concat([sp.dense_shape[:at], [1], sp.dense_shape[at:]], 0))
 
 
 def sparse_reset_shape(sp_input: SparseTensor, new_shape: TensorLike = None) -> SparseTensor:
-    """The same elements in a whole of another size: `new_shape`, which must have room, or the least that holds them."""
+    """The same elements with another dense shape: `new_shape`, which must not be smaller, or the smallest one that contains them."""
     sp = sparse(sp_input)
     with op_scope(None, "SparseResetShape", sp.values):
         if new_shape is None:
@@ -263,17 +264,17 @@ def sparse_reset_shape(sp_input: SparseTensor, new_shape: TensorLike = None) -> 
         if any(a is not None and b is not None and a < b for a, b in zip(sizes, before, strict=False)):
             raise ValueError(f"new_shape {text(sizes)} should have dimension sizes >= sp_input.shape {text(before)}")
         room = Assert(
-            reduce_all(greater_equal(wanted, sp.dense_shape)), ["new_shape", wanted, "has no room for", sp.dense_shape]
+            reduce_all(greater_equal(wanted, sp.dense_shape)), ["new_shape", wanted, "is smaller than", sp.dense_shape]
         )
         with wanted.graph.control_dependencies([room]):
             return SparseTensor(sp.indices, sp.values, add(wanted, 0))
 
 
-# --- choosing and joining ---------------------------------------------------------------------------------------------
+# --- selection and concatenation --------------------------------------------------------------------------------------
 
 
 def sparse_retain(sp_input: SparseTensor, to_retain: TensorLike) -> SparseTensor:
-    """Only the elements for which a bool vector is true."""
+    """The elements for which a bool vector is true."""
     sp = sparse(sp_input)
     with op_scope(None, "SparseRetain", sp.values):
         retained = convert(to_retain, bool_)
@@ -283,7 +284,7 @@ def sparse_retain(sp_input: SparseTensor, to_retain: TensorLike) -> SparseTensor
 
 
 def sparse_slice(sp_input: SparseTensor, start: TensorLike, size: TensorLike, name: str | None = None) -> SparseTensor:
-    """A box of it, from `start` on, of at most `size`. It is clipped to the tensor's shape."""
+    """The block of shape `size` from `start` on, clipped to the tensor's shape."""
     sp = sparse(sp_input)
     with op_scope(name, "SparseSlice", sp.values):
         first, length = cast(convert(start), int64), cast(convert(size), int64)
@@ -300,7 +301,7 @@ def sparse_split(
     axis: int | None = None,
     name: str | None = None,
 ) -> list[SparseTensor]:
-    """Parts along an axis, of equal sizes or, the first ones, larger by one."""
+    """Split a sparse tensor along an axis into `num_split` parts. If the size is not a multiple, the first parts are larger by 1."""
     sp, count = sparse(sp_input if sp_input is not None else keyword_required), num_split
     if count is None or axis is None or count < 1:
         raise ValueError("sparse_split needs num_split, at least 1, and axis")
@@ -312,9 +313,9 @@ def sparse_split(
         parts = []
         for i in range(count):
             begin = add(multiply(least, i), minimum(more, i))
-            mine = add(least, cast(less(convert(i, int64), more), int64))
+            count_i = add(least, cast(less(convert(i, int64), more), int64))
             start = stack([begin if a == at else convert(0, int64) for a in range(rank)])
-            sizes = stack([mine if a == at else sp.dense_shape[a] for a in range(rank)])
+            sizes = stack([count_i if a == at else sp.dense_shape[a] for a in range(rank)])
             parts.append(sparse_slice(sp, start, sizes))
         return parts
 
@@ -326,12 +327,14 @@ def sparse_concat(
     expand_nonconcat_dim: bool = False,
     concat_dim: int | None = None,
 ) -> SparseTensor:
-    """Concatenate several along an axis.
+    """Concatenate sparse tensors along an axis.
 
     Args:
-        axis: which (`concat_dim`, TF1's first name for it).
-        sp_inputs: of one rank, and one shape but for that axis.
-        expand_nonconcat_dim: the other sizes may differ; the largest counts.
+        axis: the axis.
+        sp_inputs: sparse tensors of the same rank, whose shapes agree except along the axis.
+        name: name scope of the nodes.
+        expand_nonconcat_dim: let the other sizes differ. The largest is used.
+        concat_dim: old name of `axis`.
     """
     parts = [sparse(sp) for sp in sp_inputs]
     if len(parts) == 1:
@@ -347,7 +350,7 @@ def sparse_concat(
             checks = [
                 Assert(
                     reduce_all(equal(same, same[:1])),
-                    ["shapes differ beside the axis along which they are joined:", shapes],
+                    ["shapes differ along other axes than the concatenated one:", shapes],
                 )
             ]
         along = [a == at for a in range(rank)]
@@ -365,7 +368,7 @@ def sparse_concat(
 
 
 def sparse_fill_empty_rows(sp_input: SparseTensor, default_value: TensorLike, name: str | None = None) -> FilledRows:
-    """Each row without an element gets one, a default at its beginning.
+    """Add an element with a default value at the first column of each row that has no elements.
 
     >>> filled, was_empty = sparse_fill_empty_rows(SparseTensor([[1, 0]], [7], [3, 2]), 0)
     """
@@ -383,7 +386,7 @@ def sparse_fill_empty_rows(sp_input: SparseTensor, default_value: TensorLike, na
 
 
 def sparse_mask(a: Any, mask_indices: TensorLike, name: str | None = None) -> Any:
-    """`IndexedSlices` without the rows of these indices."""
+    """`IndexedSlices` without the rows whose indices are in `mask_indices`."""
     with op_scope(name, "sparse_mask", a.values):
         unwanted = cast(convert(mask_indices), a.indices.dtype.base)
         hit = reduce_sum(cast(equal(expand_dims(a.indices, 1), expand_dims(unwanted, 0)), int64), axis=1)
@@ -392,12 +395,14 @@ def sparse_mask(a: Any, mask_indices: TensorLike, name: str | None = None) -> An
 
 
 def sparse_placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> SparseTensor:
-    """A `SparseTensor` that must be fed in every step that needs it, with a `SparseTensorValue` or a tuple of its three parts.
+    """A `SparseTensor` that must be fed in every step that needs it.
+
+    It is fed with a `SparseTensorValue` or a tuple of its three parts.
 
     Args:
         dtype: element type.
-        shape: of the whole, complete, and then not fed where only indices and values are; or None: fed.
-        name: the placeholders are called `name/indices`, `name/values`, `name/shape`.
+        shape: the dense shape, which is not fed if it is complete. None: it is fed.
+        name: prefix of the placeholders' names, `name/indices`, `name/values` and `name/shape`.
 
     >>> x = sparse_placeholder(dt.float32)
     >>> session.run(sparse_reduce_sum(x), {x: SparseTensorValue([[3, 2, 0]], [1.5], [7, 9, 2])})
@@ -419,10 +424,7 @@ def sparse_placeholder(dtype: Any, shape: Any = None, name: str | None = None) -
     )
 
 
-# --- sparse tensors as strings ----------------------------------------------------------------------------------------
-
-
-# --- to dense ---------------------------------------------------------------------------------------------------------
+# --- SparseToDense ----------------------------------------------------------------------------------------------------
 
 
 def _rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -450,9 +452,9 @@ def _sparse_to_dense(indices: Array, whole: Array, values: Array, default: Array
         first = outside[0]
         raise invalid(f"indices[{first}] = {at[first].tolist()} is out of bounds: need 0 <= index < {whole.tolist()}")
     strides = np.append(np.cumprod(whole[:0:-1], dtype=np.int64)[::-1], 1)[:rank]
-    places = at @ strides if rank else np.zeros(count, np.int64)
+    flat = at @ strides if rank else np.zeros(count, np.int64)
     if validate_indices:
-        steps = np.diff(places)
+        steps = np.diff(flat)
         wrong = np.flatnonzero(steps <= 0)
         if wrong.size:
             first = wrong[0] + 1
@@ -463,7 +465,7 @@ def _sparse_to_dense(indices: Array, whole: Array, values: Array, default: Array
             )
             raise invalid(f"indices[{first}] = {at[first].tolist()} is {problem}")
     out = np.full(dims_of(whole), default, values.dtype)
-    out.reshape(-1)[places] = values
+    out.reshape(-1)[flat] = values
     return out
 
 
@@ -488,18 +490,19 @@ def sparse_to_dense(
     validate_indices: bool = True,
     name: str | None = None,
 ) -> Tensor:
-    """A tensor with some elements set and the others at a default.
+    """A dense tensor with given elements, and a default value elsewhere.
 
     Args:
-        sparse_indices: coordinates: `[n, rank]`; `[n]` for a vector; a scalar for one element of one.
+        sparse_indices: the coordinates of the elements: `[n, rank]`, or for a vector `[n]` or a scalar.
         output_shape: shape of the result.
-        sparse_values: the elements, `[n]`, or one for all.
-        default_value: what the others are; text needs one.
-        validate_indices: refuse coordinates out of order or given twice, in each step.
+        sparse_values: the elements, `[n]` or a scalar.
+        default_value: the value of the other elements, a scalar. Required for strings.
+        validate_indices: check in each step that the coordinates are in order and distinct. Without the check, the last of several elements
+            with equal coordinates is used.
+        name: name of the node.
 
     Raises:
-        InvalidArgumentError: in a step, for such coordinates, for ones outside of the result, and if the numbers of elements
-            and coordinates differ. Without the check, the last of several elements with equal coordinates counts.
+        InvalidArgumentError: in a step, coordinates are out of order, repeated or out of bounds, or the shapes do not fit.
 
     >>> sparse_to_dense([[0, 1], [1, 2]], [2, 3], [5, 6])   # evaluates to [[0, 5, 0], [0, 0, 6]]
     """

@@ -1,4 +1,4 @@
-"""Arithmetic with sparse tensors: sums, extremes, products with dense tensors, softmax, embedding lookups."""
+"""Arithmetic with sparse tensors: sums, maxima, products with dense tensors, softmax, embedding lookups."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from ..math.reduce import reduce_all, reduce_prod
 from ..math.static_operands import index_operand, normal_axis, op_scope
 from .arrange import (
     columns,
-    coordinates_at,
     from_dense,
     known_rank,
-    places_of,
+    ravel_indices,
     sparse,
     sparse_fill_empty_rows,
     sparse_reorder,
     sparse_reshape,
     sparse_retain,
+    unravel_indices,
 )
 
 COMBINERS = ("mean", "sqrtn", "sum")
@@ -52,10 +52,12 @@ COMBINERS = ("mean", "sqrtn", "sum")
 
 
 def with_dense(sp: SparseTensor, dense: TensorLike, f: Callable[[Tensor, Tensor], Tensor]) -> SparseTensor:
-    """`f` of each element and the element at its index in a dense tensor, which is broadcast to the sparse one's shape.
+    """Apply `f` to each element of a sparse tensor and the element of a dense tensor at the same coordinates.
+
+    The dense tensor broadcasts to the dense shape.
 
     Raises:
-        ValueError: the dense one has more axes.
+        ValueError: the dense tensor has more axes, or its rank is unknown.
     """
     other = convert(dense, sp.dtype.base)
     rank = known_rank(sp, "arithmetic with a dense tensor")
@@ -72,20 +74,24 @@ def with_dense(sp: SparseTensor, dense: TensorLike, f: Callable[[Tensor, Tensor]
         fits = reduce_all(logical_or(equal(whole, 1), equal(whole, sp.dense_shape[rank - axes :])))
         problem = "SparseDenseBinaryOp broadcasts dense to sparse only; got incompatible shapes:"
         other = with_dependencies([Assert(fits, [problem, sp.dense_shape, whole])], other)
-    at = minimum(sp.indices[:, rank - axes :], subtract(shape(other, out_type=int64), 1))  # of size 1: the only one
+    at = minimum(sp.indices[:, rank - axes :], subtract(shape(other, out_type=int64), 1))  # 0 along axes of size 1
     return SparseTensor(sp.indices, f(sp.values, gather_nd(other, at)), sp.dense_shape)
 
 
 def sparse_add(a: Any, b: Any, threshold: TensorLike = None, thresh: TensorLike = None) -> Any:
-    """The sum of two sparse tensors, as a sparse one; or of a sparse and a dense one, as a dense one.
+    """The sum of two sparse tensors, or of a sparse and a dense tensor.
 
     Args:
-        a: of one shape and type; at least one is sparse.
-        b: of one shape and type; at least one is sparse.
-        threshold (`thresh`): sums of two elements with a smaller absolute value are left out.
+        a: a sparse or dense tensor.
+        b: another one of the same shape and type. At least one must be sparse.
+        threshold: sums of two elements with a smaller absolute value are left out. None: none are.
+        thresh: old name of `threshold`.
+
+    Returns:
+        A sparse tensor if both operands are sparse, or else a dense one.
 
     Raises:
-        TypeError: both are dense.
+        TypeError: both operands are dense.
     """
     is_sparse = [hasattr(x, "dense_shape") for x in (a, b)]
     if not any(is_sparse):
@@ -95,44 +101,42 @@ def sparse_add(a: Any, b: Any, threshold: TensorLike = None, thresh: TensorLike 
         return tensor_scatter_nd_add(convert(other, mine.dtype.base), mine.indices, mine.values)
     least = threshold if threshold is not None else thresh
     a, b = sparse(a), sparse(b)
-    total = _combined(a, b, unsorted_segment_sum)
+    total = _sum(a, b)
     if least is None:
         return total
-    alone = (
-        SparseTensor(a.indices, ones_like(a.values), a.dense_shape),
-        SparseTensor(b.indices, ones_like(b.values), b.dense_shape),
-    )
+    ones = [SparseTensor(x.indices, ones_like(x.values), x.dense_shape) for x in (a, b)]
     is_large = greater_equal(absolute(total.values), convert(least, total.dtype.base))
-    return sparse_retain(total, logical_or(is_large, less(_combined(*alone, unsorted_segment_sum).values, 2)))
+    return sparse_retain(total, logical_or(is_large, less(_sum(*ones).values, 2)))
 
 
 def sparse_maximum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> SparseTensor:
-    """The larger of two elements; where only one tensor has an element, the other counts as 0."""
-    return _against(sparse(sp_a), sparse(sp_b), maximum, name or "SparseSparseMaximum")
+    """The element-wise maximum of two sparse tensors. A missing element counts as 0 if the other tensor has one."""
+    return _elementwise(sparse(sp_a), sparse(sp_b), maximum, name or "SparseSparseMaximum")
 
 
 def sparse_minimum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> SparseTensor:
-    """The smaller of two elements; where only one tensor has an element, the other counts as 0."""
-    return _against(sparse(sp_a), sparse(sp_b), minimum, name or "SparseSparseMinimum")
+    """The element-wise minimum of two sparse tensors. A missing element counts as 0 if the other tensor has one."""
+    return _elementwise(sparse(sp_a), sparse(sp_b), minimum, name or "SparseSparseMinimum")
 
 
-def _against(a: SparseTensor, b: SparseTensor, f: Callable[[Tensor, Tensor], Tensor], name: str) -> SparseTensor:
+def _elementwise(a: SparseTensor, b: SparseTensor, f: Callable[[Tensor, Tensor], Tensor], name: str) -> SparseTensor:
+    """`f` of the elements at each coordinate of two sparse tensors, over the union of their coordinates."""
     with op_scope(None, name, a.values):
-        mine = _combined(a, SparseTensor(b.indices, zeros_like(b.values), b.dense_shape), unsorted_segment_sum)
-        theirs = _combined(SparseTensor(a.indices, zeros_like(a.values), a.dense_shape), b, unsorted_segment_sum)
-        return SparseTensor(mine.indices, f(mine.values, theirs.values), mine.dense_shape)
+        of_a = _sum(a, SparseTensor(b.indices, zeros_like(b.values), b.dense_shape))
+        of_b = _sum(SparseTensor(a.indices, zeros_like(a.values), a.dense_shape), b)
+        return SparseTensor(of_a.indices, f(of_a.values, of_b.values), of_a.dense_shape)
 
 
-def _combined(a: SparseTensor, b: SparseTensor, combine: Callable[[Tensor, Tensor, Tensor], Tensor]) -> SparseTensor:
-    """The union of the indices of two tensors, sorted, with the elements at each index combined."""
+def _sum(a: SparseTensor, b: SparseTensor) -> SparseTensor:
+    """The sum of two sparse tensors, over the union of their coordinates, in row-major order."""
     with op_scope(None, "SparseAdd", a.values):
         a = _of_one_shape(a, b)
         both = sparse_reorder(
             SparseTensor(concat([a.indices, b.indices], 0), concat([a.values, b.values], 0), a.dense_shape)
         )
-        places, which = unique(places_of(both.indices, both.dense_shape))
-        values = combine(both.values, which, shape(places)[0])
-        return SparseTensor(coordinates_at(places, both.dense_shape), values, both.dense_shape)
+        flat, which = unique(ravel_indices(both.indices, both.dense_shape))
+        values = unsorted_segment_sum(both.values, which, shape(flat)[0])
+        return SparseTensor(unravel_indices(flat, both.dense_shape), values, both.dense_shape)
 
 
 def _of_one_shape(a: SparseTensor, b: SparseTensor) -> SparseTensor:
@@ -147,15 +151,7 @@ def _of_one_shape(a: SparseTensor, b: SparseTensor) -> SparseTensor:
     return SparseTensor(a.indices, a.values, with_dependencies([check], a.dense_shape))
 
 
-# --- along axes -------------------------------------------------------------------------------------------------------
-
-
-def _axes(sp: SparseTensor, axis: Any) -> tuple[list[int], list[int]]:
-    """(axes that go, axes that stay)."""
-    rank = known_rank(sp, "a reduction")
-    given = range(rank) if axis is None else axis if isinstance(axis, (list, tuple)) else [axis]
-    gone = [normal_axis(int(a), rank) for a in given]
-    return gone, [a for a in range(rank) if a not in gone]
+# --- reductions -------------------------------------------------------------------------------------------------------
 
 
 def _reduced(
@@ -163,12 +159,15 @@ def _reduced(
 ) -> Tensor:
     sp = sparse(sp_input)
     with op_scope(None, name, sp.values):
-        gone, kept = _axes(sp, axis)
+        rank = known_rank(sp, "a reduction")
+        given = range(rank) if axis is None else axis if isinstance(axis, (list, tuple)) else [axis]
+        reduced = [normal_axis(int(a), rank) for a in given]
+        kept = [a for a in range(rank) if a not in reduced]
         sizes = gather(sp.dense_shape, convert(kept, int64))
-        places = places_of(columns(sp.indices, kept), sizes)
-        totals = combine(sp.values, places, reduce_prod(sizes))
+        flat = ravel_indices(columns(sp.indices, kept), sizes)
+        totals = combine(sp.values, flat, reduce_prod(sizes))
         if keepdims:
-            is_kept = [a in kept for a in range(len(gone) + len(kept))]
+            is_kept = [a in kept for a in range(rank)]
             return reshape(totals, where(is_kept, sp.dense_shape, ones_like(sp.dense_shape)))
         return reshape(totals, sizes)
 
@@ -181,7 +180,7 @@ def sparse_reduce_sum(
     keep_dims: bool | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Sums along axes, as a dense tensor. Arguments as for `reduce_sum`."""
+    """The sum over axes, as a dense tensor. Arguments as for `reduce_sum`."""
     axis = axis if axis is not None else reduction_axes
     return _reduced(sp_input, axis, keepdims or bool(keep_dims), name or "SparseReduceSum", unsorted_segment_sum)
 
@@ -194,12 +193,12 @@ def sparse_reduce_max(
     keep_dims: bool | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """The largest elements along axes, as a dense tensor; 0 where there is none. What is absent does not count."""
+    """The maximum over axes, as a dense tensor. Missing elements are ignored. The maximum of no elements is 0."""
 
-    def largest(values: Tensor, places: Tensor, count: Tensor) -> Tensor:
-        there = unsorted_segment_sum(ones_like(places), places, count)
-        found = unsorted_segment_max(values, places, count)
-        return where(greater(there, 0), found, zeros_like(found))
+    def largest(values: Tensor, ids: Tensor, count: Tensor) -> Tensor:
+        sizes = unsorted_segment_sum(ones_like(ids), ids, count)
+        found = unsorted_segment_max(values, ids, count)
+        return where(greater(sizes, 0), found, zeros_like(found))
 
     axis = axis if axis is not None else reduction_axes
     return _reduced(sp_input, axis, keepdims or bool(keep_dims), name or "SparseReduceMax", largest)
@@ -212,7 +211,7 @@ def sparse_reduce_sum_sparse(
     reduction_axes: Any = None,
     keep_dims: bool | None = None,
 ) -> SparseTensor:
-    """As `sparse_reduce_sum`, as a sparse tensor without the sums that are 0."""
+    """`sparse_reduce_sum` as a sparse tensor, without sums that are 0."""
     return from_dense(sparse_reduce_sum(sp_input, axis, keepdims, reduction_axes, keep_dims))
 
 
@@ -223,16 +222,16 @@ def sparse_reduce_max_sparse(
     reduction_axes: Any = None,
     keep_dims: bool | None = None,
 ) -> SparseTensor:
-    """As `sparse_reduce_max`, as a sparse tensor without the extremes that are 0."""
+    """`sparse_reduce_max` as a sparse tensor, without maxima that are 0."""
     return from_dense(sparse_reduce_max(sp_input, axis, keepdims, reduction_axes, keep_dims))
 
 
 def sparse_softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
-    """The softmax along the last axis, of the elements that are there."""
+    """The softmax along the last axis. Missing elements are ignored."""
     sp = sparse(sp_input)
     with op_scope(name, "SparseSoftmax", sp.values):
         rank = known_rank(sp, "sparse_softmax")
-        rows = places_of(sp.indices[:, : rank - 1], sp.dense_shape[: rank - 1])
+        rows = ravel_indices(sp.indices[:, : rank - 1], sp.dense_shape[: rank - 1])
         count = reduce_prod(sp.dense_shape[: rank - 1])
         top = gather(unsorted_segment_max(sp.values, rows, count), rows)
         parts = exp(subtract(sp.values, top))
@@ -247,11 +246,14 @@ def sparse_softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTen
 def sparse_tensor_dense_matmul(
     sp_a: SparseTensor, b: TensorLike, adjoint_a: bool = False, adjoint_b: bool = False, name: str | None = None
 ) -> Tensor:
-    """A sparse matrix times a dense one: only the rows of `b` that a column of `a` has an element for are read.
+    """The product of a sparse and a dense matrix. It reads only the rows of `b` whose column of `sp_a` has elements.
 
     Args:
-        sp_a: `[m, k]`, `[k, m]` with `adjoint_a`.
-        b: `[k, n]`, `[n, k]` with `adjoint_b`.
+        sp_a: `[m, k]`, or `[k, m]` with `adjoint_a`.
+        b: `[k, n]`, or `[n, k]` with `adjoint_b`.
+        adjoint_a: transpose `sp_a`.
+        adjoint_b: transpose `b`.
+        name: name scope of the nodes.
 
     Returns:
         `[m, n]`.
@@ -274,7 +276,7 @@ def sparse_tensor_dense_matmul(
 
 
 def _rows_for(dense: Tensor, sp: SparseTensor, axis: int) -> Tensor:
-    """`dense`, checked to have one row for each number along an axis of a sparse matrix."""
+    """`dense`, checked to have as many rows as a sparse matrix has along an axis."""
     rows, size = dense.dims[0] if dense.dims else None, sp.shape[axis].value
     if rows is not None and size is not None:
         if rows != size:
@@ -289,11 +291,11 @@ def _rows_for(dense: Tensor, sp: SparseTensor, axis: int) -> Tensor:
     return with_dependencies([check], dense)  # type: ignore[no-any-return]
 
 
-# --- rows that belong together ----------------------------------------------------------------------------------------
+# --- segments of gathered rows ----------------------------------------------------------------------------------------
 
 
 def _ids(segment_ids: TensorLike, num_segments: TensorLike | None) -> Tensor:
-    """Segment ids, checked to be sorted and not negative if there is a number of segments; else `segment_sum` checks them."""
+    """Segment ids, checked to be sorted and not negative. Without a number of segments, `segment_sum` checks them."""
     ids = index_operand(segment_ids, "segment_ids")
     if num_segments is None:
         return ids
@@ -313,10 +315,14 @@ def sparse_segment_sum(
     data: TensorLike, indices: TensorLike, segment_ids: TensorLike, name: str | None = None,
     num_segments: TensorLike | None = None,
 ) -> Tensor:  # fmt: skip
-    """Sums of rows of `data`, picked by `indices`, by segment: `segment_sum(gather(data, indices), segment_ids)`.
+    """`segment_sum(gather(data, indices), segment_ids)`.
 
     Args:
-        num_segments: how many there are; segments without rows are 0. None: as many as the last of `segment_ids` says.
+        data: numbers, `[rows, ...]`.
+        indices: row numbers, an int32 or int64 vector.
+        segment_ids: the segment of each gathered row, a sorted vector.
+        name: name scope of the nodes.
+        num_segments: the number of segments. Segments without rows are 0. None: the last id plus 1.
     """
     with op_scope(name, "SparseSegmentSum", data):
         return _sums(gather_densely(data, indices), _ids(segment_ids, num_segments), num_segments)
@@ -326,7 +332,7 @@ def sparse_segment_mean(
     data: TensorLike, indices: TensorLike, segment_ids: TensorLike, name: str | None = None,
     num_segments: TensorLike | None = None,
 ) -> Tensor:  # fmt: skip
-    """As `sparse_segment_sum`, means."""
+    """`segment_mean(gather(data, indices), segment_ids)`. Arguments as for `sparse_segment_sum`."""
     with op_scope(name, "SparseSegmentMean", data):
         rows, ids = gather_densely(data, indices), _ids(segment_ids, num_segments)
         return segment_mean(rows, ids) if num_segments is None else unsorted_segment_mean(rows, ids, num_segments)
@@ -336,16 +342,16 @@ def sparse_segment_sqrt_n(
     data: TensorLike, indices: TensorLike, segment_ids: TensorLike, name: str | None = None,
     num_segments: TensorLike | None = None,
 ) -> Tensor:  # fmt: skip
-    """As `sparse_segment_sum`, divided by the root of how many rows a segment has."""
+    """`sparse_segment_sum`, divided by the square root of the number of rows of each segment."""
     with op_scope(name, "SparseSegmentSqrtN", data):
         ids = _ids(segment_ids, num_segments)
         total = _sums(gather_densely(data, indices), ids, num_segments)
         count = _sums(ones_like(cast(ids, total.dtype.base)), ids, num_segments)
-        return multiply(total, _beside(rsqrt(maximum(count, 1)), total))
+        return multiply(total, _per_row(rsqrt(maximum(count, 1)), total))
 
 
-def _beside(weights: Tensor, rows: Tensor) -> Tensor:
-    """A number per row, with trailing axes of size 1."""
+def _per_row(weights: Tensor, rows: Tensor) -> Tensor:
+    """A vector with one number per row, reshaped so that it broadcasts against the rows."""
     if rows.dims is None:
         raise ValueError("the rows must have a known rank")
     return reshape(weights, [-1] + [1] * (len(rows.dims) - 1))
@@ -363,25 +369,27 @@ def embedding_lookup_sparse(
     combiner: str | None = None,
     max_norm: float | None = None,
 ) -> Tensor:
-    """Rows of a table, gathered by the ids of each example and combined to one row per example.
+    """Look up the embeddings of each example's ids, and combine them to one row per example.
 
     Each distinct id is gathered once, so no row is sent twice.
 
     Args:
-        params: the table, or its shards: as for `embedding_lookup`.
-        sp_ids: int32 or int64, `[examples, at most so many ids]`; the last example has at least one id, others without ids get zeros.
-        sp_weights: a weight of each id, with the same indices; None: 1.
+        params: the table `[rows, ...]`, or its shards, as for `embedding_lookup`.
+        sp_ids: the ids of each example, int32 or int64 `[examples, ids per example]`. The last example must have an id. Other examples
+            without ids get zeros.
+        sp_weights: the weight of each id, with the same coordinates. None: 1.
         partition_strategy: as for `embedding_lookup`.
+        name: name scope of the nodes.
+        combiner: "sum" for the weighted sum, "mean" to divide it by the sum of the weights, or "sqrtn" to divide it by the square root of
+            the sum of their squares. None: "mean".
         max_norm: as for `embedding_lookup`.
-        combiner: "sum", "mean" (of weighted rows by the sum of weights) or "sqrtn" (by the root of the sum of their squares);
-            default "mean".
 
     Returns:
-        `[examples, ...]`, where `params` is `[rows, ...]`.
+        `[examples, ...]`.
 
     Raises:
-        TypeError: no sparse tensors.
-        ValueError: an unknown combiner.
+        TypeError: `sp_ids` or `sp_weights` is not sparse.
+        ValueError: the combiner is unknown.
     """
     combiner = combiner or "mean"
     if combiner not in COMBINERS:
@@ -400,11 +408,11 @@ def embedding_lookup_sparse(
             factors = segment_sum(ones_like(cast(example, rows.dtype.base)), example)
         else:
             scale = cast(weights.values, rows.dtype.base)
-            total = segment_sum(multiply(rows, _beside(scale, rows)), example)
+            total = segment_sum(multiply(rows, _per_row(scale, rows)), example)
             if combiner == "sum":
                 return total
             factors = segment_sum(scale if combiner == "mean" else multiply(scale, scale), example)
-        return div_no_nan(total, _beside(factors if combiner == "mean" else sqrt(factors), total))
+        return div_no_nan(total, _per_row(factors if combiner == "mean" else sqrt(factors), total))
 
 
 def safe_embedding_lookup_sparse(
@@ -417,10 +425,10 @@ def safe_embedding_lookup_sparse(
     partition_strategy: str = "div",
     max_norm: float | None = None,
 ) -> Tensor:
-    """As `embedding_lookup_sparse`, for data as they come: negative ids, and weights that are not positive, count as absent.
+    """`embedding_lookup_sparse` for unchecked data. Negative ids, and ids with weights that are not positive, are ignored.
 
-    An example without ids gets the row `default_id`, or zeros without one. The ids may have more than two axes; the
-    result has all of them but the last.
+    Examples without ids get the row `default_id`, or zeros if it is None. The ids may have more than two axes. The last one holds the ids
+    of an example, and the others are the first axes of the result. Other arguments as for `embedding_lookup_sparse`.
     """
     ids = sparse(sparse_ids)
     with op_scope(name, "safe_embedding_lookup_sparse", ids.values):

@@ -1,6 +1,6 @@
-"""Accumulators: one op makes an accumulator and gives out its handle, the others take the handle.
+"""Accumulators. One op creates an accumulator and returns its handle, and the others take the handle.
 
-`ConditionalAccumulator` and `SparseConditionalAccumulator` are TensorFlow 1's classes, which build these nodes.
+`ConditionalAccumulator` and `SparseConditionalAccumulator` are TensorFlow 1's classes, which add these nodes.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ from .queues import as_resource, component_types, define_fact, need_handle, need
 
 REDUCTIONS = ("MEAN", "SUM")
 ACCUMULATOR, ADDITION = "ResourceConditionalAccumulator", "ResourceAccumulatorApplyGradient"
-"""What makes a dense accumulator, and what adds to one."""
+"""The op that creates a dense accumulator, and the op that adds a gradient to one."""
 
 
 def _infer_accumulator(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    _holds(attrs)
+    _sum_type(attrs)
     typed_attr(attrs, "shared_name", str)
     choice_attr(attrs, "reduction_type", REDUCTIONS)
     return [(resource, ())]
 
 
-def _holds(attrs: Attrs) -> tuple[DType, Dims]:
+def _sum_type(attrs: Attrs) -> tuple[DType, Dims]:
+    """The checked element type and shape of the sum."""
     return allowed(typed_attr(attrs, "dtype", DType), FLOATS), as_dims(attrs.get("shape"))
 
 
@@ -66,7 +67,7 @@ def _infer_apply(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     handle, local_step, gradient = inputs
     need_handle(handle)
     need_scalar(local_step, (int64,), "local_step")
-    dtype, dims = _holds(attrs)
+    dtype, dims = _sum_type(attrs)
     allowed(gradient.dtype.base, (dtype,))
     if not compatible(gradient.dims, dims):
         raise ValueError(
@@ -84,7 +85,7 @@ def _infer_apply_sparse(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Outp
     handle, local_step, indices, values, shape = inputs
     need_handle(handle)
     need_scalar(local_step, (int64,), "local_step")
-    dtype, _ = _holds(attrs)
+    dtype, _ = _sum_type(attrs)
     allowed(indices.dtype.base, (int64,))
     allowed(shape.dtype.base, (int64,))
     allowed(values.dtype.base, (dtype,))
@@ -105,7 +106,7 @@ define_on_host("SparseAccumulatorApplyGradient", _infer_apply_sparse, _apply_spa
 def _infer_take(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     need_handle(inputs[0])
     need_scalar(inputs[1], (int32,), "num_required")
-    return [_holds(attrs)]
+    return [_sum_type(attrs)]
 
 
 def _infer_take_sparse(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -140,8 +141,8 @@ def _infer_dequeue_counted(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[O
 def _dequeue_counted(
     context: Context, queue: Any, accumulator: Any, local_step: Array, *, component_types: tuple[DType, ...]
 ) -> Any:
-    line, counter = as_resource(queue, Queue, context), as_resource(accumulator, DenseAccumulator, context)
-    taken = line.dequeue()  # enqueue the dequeue request first
+    tokens, counter = as_resource(queue, Queue, context), as_resource(accumulator, DenseAccumulator, context)
+    taken = tokens.dequeue()  # the request to dequeue must be in the queue before it is counted
     counter.apply(_one(counter.kind.dtype.np), int(local_step))
     return taken
 
@@ -175,7 +176,7 @@ define_fact("ResourceAccumulatorNumAccumulated", Accumulator, int32, lambda accu
 
 
 class ConditionalAccumulatorBase:
-    """What both kinds share.
+    """The common base of accumulators.
 
     Attributes:
         dtype: element type.
@@ -210,7 +211,7 @@ class ConditionalAccumulatorBase:
 
     @property
     def name(self) -> str:
-        """Name of the node that makes it."""
+        """Name of the node that creates the accumulator."""
         return self._name
 
     @property
@@ -219,12 +220,12 @@ class ConditionalAccumulatorBase:
         return self._dtype
 
     def num_accumulated(self, name: str | None = None) -> Tensor:
-        """Scalar int32: how many gradients have come since the last take."""
+        """Scalar int32: the number of gradients since the last `take_grad`."""
         name = name or f"{self._name}_NumAccumulated"
         return apply("ResourceAccumulatorNumAccumulated", (self._handle,), None, name)
 
     def set_global_step(self, new_global_step: TensorLike, name: str | None = None) -> Node:
-        """A node that sets the global step: gradients with a lower local step are dropped from then on."""
+        """A node that sets the global step. Later gradients with a lower local step are dropped."""
         step = cast(convert(new_global_step), int64)
         return make("ResourceAccumulatorSetGlobalStep", (self._handle, step), None, name)
 
@@ -238,42 +239,44 @@ class ConditionalAccumulatorBase:
 
 
 class ConditionalAccumulator(ConditionalAccumulatorBase):
-    """Sums gradients of many steps, until enough have come.
+    """Adds up gradients of several steps until there are enough.
 
     Args:
-        dtype: element type. shape: what gradients must have; None: any.
-        shared_name: accumulators of one name, container and task are one, whichever session made them; None: the node's name.
-        name: of the node. reduction_type: "MEAN" or "SUM".
+        dtype: element type.
+        shape: shape of the gradients. None: any.
+        shared_name: accumulators with the same name, container and task are the same, also in different sessions. None: the node's name.
+        name: name of the node.
+        reduction_type: "MEAN" or "SUM".
 
     Raises:
-        ValueError: an unknown reduction.
+        ValueError: the reduction is unknown.
 
     >>> accumulator = ConditionalAccumulator(float32, shape=[2])
     >>> add = accumulator.apply_grad([1.0, 2.0], local_step=global_step)
     >>> mean = accumulator.take_grad(4)
     """
 
-    _op = "ResourceConditionalAccumulator"
+    _op = ACCUMULATOR
 
     def apply_grad(self, grad: TensorLike, local_step: TensorLike = 0, name: str | None = None) -> Node:
-        """A node that adds a gradient. One with a `local_step` below the global step is dropped.
+        """A node that adds a gradient. It is dropped if `local_step` is below the global step.
 
         Raises:
-            ValueError: its shape cannot fit. When it runs: InvalidArgumentError: its shape does not.
+            ValueError: the shape does not fit. InvalidArgumentError if only the step knows.
         """
         value = convert(grad, self._dtype)
         step = cast(convert(local_step), int64)
-        return make("ResourceAccumulatorApplyGradient", (self._handle, step, value), self._attrs, name)
+        return make(ADDITION, (self._handle, step, value), self._attrs, name)
 
     def take_grad(self, num_required: TensorLike, name: str | None = None) -> Tensor:
-        """The mean (or sum) of the gradients, once there are `num_required` of them. The global step advances by 1."""
+        """The mean or sum of the gradients. It waits until there are `num_required`, and then increments the global step."""
         return self._take("ResourceAccumulatorTakeGradient", num_required, name).outputs[0]
 
 
 class SparseConditionalAccumulator(ConditionalAccumulatorBase):
-    """Sums rows of gradients (`IndexedSlices`) by their index. Arguments as for `ConditionalAccumulator`.
+    """Adds up rows of gradients (`IndexedSlices`) by their index. Arguments as for `ConditionalAccumulator`.
 
-    For the mean, each row is divided by the number of gradients that had it.
+    For the mean, each row is divided by the number of gradients that contain it.
     """
 
     _op = "SparseConditionalAccumulator"
@@ -296,7 +299,7 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
         local_step: TensorLike = 0,
         name: str | None = None,
     ) -> Node:
-        """A node that adds rows: `grad_values[i]` to row `grad_indices[i]`, of a whole of `grad_shape` (None: unknown)."""
+        """A node that adds `grad_values[i]` to row `grad_indices[i]`. `grad_shape` is the dense shape, None if it is unknown."""
         indices = cast(convert(grad_indices), int64)
         values = convert(grad_values, self._dtype)
         shape = convert([], int64) if grad_shape is None else cast(convert(grad_shape), int64)
@@ -307,25 +310,25 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
     def apply_indexed_slices_grad(
         self, grad: IndexedSlices, local_step: TensorLike = 0, name: str | None = None
     ) -> Node:
-        """`apply_grad` of an `IndexedSlices`."""
+        """`apply_grad` for `IndexedSlices`."""
         return self.apply_grad(grad.indices, grad.values, grad.dense_shape, local_step, name)
 
     def take_grad(self, num_required: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """(indices, values, shape) of the reduced rows, by rising index, once `num_required` gradients have come."""
+        """(indices, values, shape) of the reduced rows, sorted by index. It waits until there are `num_required` gradients."""
         indices, values, shape = self._take("SparseAccumulatorTakeGradient", num_required, name).outputs
         return indices, values, shape
 
     def take_indexed_slices_grad(self, num_required: TensorLike, name: str | None = None) -> IndexedSlices:
-        """`take_grad` as an `IndexedSlices`."""
+        """`take_grad` as `IndexedSlices`."""
         indices, values, shape = self.take_grad(num_required, name)
         return IndexedSlices(values, indices, shape)
 
 
 def dequeue_counted(queue: FIFOQueue, counter: ConditionalAccumulator, local_step: Tensor) -> Tensor:
-    """The next element of a queue of scalars; the accumulator counts the dequeue.
+    """The next element of a queue of scalars. An accumulator counts the dequeue.
 
-    The dequeue enters the queue first and then gives the accumulator a 1. So a step that has waited for n of them knows that n dequeues
-    wait, or have been served.
+    The node first puts its request into the queue and then adds 1 to the accumulator. So when a step has taken n from the accumulator,
+    n dequeues are waiting or have been served.
     """
     inputs = queue.queue_ref, counter.accumulator_ref, cast(local_step, int64)
     return apply("QueueDequeueCounted", inputs, {"component_types": tuple(queue.dtypes)}, None)

@@ -1,8 +1,8 @@
-"""Collectives in the graph: ops that run once per member, and wait for all of them; and the check that replicas are equal.
+"""Collective ops, and the check that replicas are equal.
 
-A group is a list of devices; each member runs its own node, on its device, with its rank. The nodes may be in one graph, or
-in the graphs of several clients that run the same program: nodes with the same members and the same `instance` belong together.
-Their kernels describe what the member brings (`collective_call`) and leave the rest to the task's `CollectiveContext`.
+A group is a list of devices. Each member runs a node on its device, with its rank, and the nodes wait for each other. The nodes may be in
+one graph, or in the graphs of several clients that run the same program. Nodes with the same members and the same `instance` form one
+collective. Their kernels describe the member's part (`collective_call`). The task's `CollectiveContext` runs it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _check_reduction(attrs: Attrs, dtype: DType) -> None:
     if not (dtype.is_floating or dtype.is_integer or dtype.is_complex):
         raise TypeError(f"values of type {dtype.name} cannot be reduced")
     if attrs["reduction"] == "mean" and not (dtype in FLOATS or dtype.is_complex):
-        raise TypeError(f"whole numbers have no mean of type {dtype.name}: sum them, or cast them before")
+        raise TypeError(f"integers have no mean of type {dtype.name}: sum them, or cast them before")
 
 
 def _infer_reduce(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -73,7 +73,7 @@ def _infer_gather(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     _check_group(attrs)
     (x,) = inputs
     if x.dims == ():
-        raise ValueError("needs a first axis, along which the members' values are joined")
+        raise ValueError("needs a first axis, along which the members' values are concatenated")
     return [(x.dtype.base, None if x.dims is None else (None, *x.dims[1:]))]
 
 
@@ -84,7 +84,7 @@ def _infer_scatter(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     if x.dims is None:
         return [(x.dtype.base, None)]
     if x.dims == () or (x.dims[0] is not None and x.dims[0] % count):
-        raise ValueError(f"needs a first axis that {count} members can share evenly")
+        raise ValueError(f"needs a first axis whose size is a multiple of {count}, the number of members")
     return [(x.dtype.base, (None if x.dims[0] is None else x.dims[0] // count, *x.dims[1:]))]
 
 
@@ -104,7 +104,7 @@ def _infer_barrier(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def are_gpus(members: Sequence[str]) -> bool:
-    """Whether all members of a group are GPUs, so that it may have links between its devices."""
+    """Whether all members of a group are GPUs, which may have direct links."""
     return all("/device:GPU:" in m for m in members)
 
 
@@ -113,24 +113,26 @@ def collective_call(kind: str, context: Context, values: Sequence[Any], attrs: M
 
     Args:
         kind: "all_reduce", "all_gather", "reduce_scatter", "broadcast" or "barrier".
-        values: what the member brings, on the host or on a device.
+        context: the node that runs.
+        values: the member's values, on the host or on a device.
+        attrs: the node's attributes.
 
     Raises:
-        InvalidArgumentError: values of these shapes cannot be joined or shared among the members.
+        InvalidArgumentError: values of these shapes cannot be concatenated, or divided among the members.
     """
     count = len(attrs["members"])
     if kind == "all_gather" and values[0].ndim == 0:
-        raise invalid("A scalar has no first axis, along which values are joined", context.node_name)
+        raise invalid("A scalar has no first axis, along which values are concatenated", context.node_name)
     if kind == "reduce_scatter" and (values[0].ndim == 0 or len(values[0]) % count):
         raise invalid(
-            f"A value of shape {values[0].shape} cannot be shared evenly by {count} members", context.node_name
+            f"A value of shape {values[0].shape} cannot be divided evenly among {count} members", context.node_name
         )
     instance = attrs["instance"] or context.node_name
     return CollectiveCall(kind, context.node_name, context.session, instance, context.run_number(), values, attrs)
 
 
 def _run(kind: str, context: Context, *values: Any, **attrs: Any) -> Any:
-    """The reference of the collective ops: the member's values are in the host's memory."""
+    """The reference of the collective ops, for values in host memory."""
     members, way = attrs["members"], attrs.get("way", "auto")
     if way == "nccl" and not are_gpus(members):
         raise FailedPreconditionError(
@@ -146,7 +148,7 @@ def _run(kind: str, context: Context, *values: Any, **attrs: Any) -> Any:
 
 
 def _cost(node: Node) -> Cost:
-    """A ring's: each byte is added once per member, and moves about twice."""
+    """The cost of a ring algorithm: each element is added once per member, and each byte moves about twice."""
     moved = sum(nbytes(t) for t in node.inputs)
     return Cost(float(sum(size(t) for t in node.inputs)), 4.0 * moved)
 
@@ -176,7 +178,7 @@ def _group(members: Sequence[Any], rank: int, instance: str | None) -> dict[str,
 
 
 def _at(members: Sequence[str], rank: int) -> AbstractContextManager[None]:
-    """Where a member's node goes: to its device, if all are GPUs; else it is left to the blocks around it."""
+    """A device block for a member's node. If all members are GPUs, it requests the member's device. Otherwise it requests nothing."""
     if not are_gpus(members) or not 0 <= rank < len(members):
         return nullcontext()
     return get_default_graph().device(f"/device:{members[rank].partition('/device:')[2]}")
@@ -191,24 +193,23 @@ def all_reduce(
     instance: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """What all members bring, reduced element by element; every member gets the same bits.
+    """Reduce the values of all members element by element. Every member gets the same result, bit for bit.
 
     Args:
-        value: a tensor of number type, or a list of tensors of one type, which travel together. Of one shape in all members.
-        members: device of each member, in the order of ranks; the same list in all of them. A device without a task is one of
-            the session's own.
-        rank: which of them this node is: it must run on that device's task.
+        value: a tensor of numbers, or a list of tensors of one type, which are sent together. Shapes must be the same for all members.
+        members: the device of each member, in the order of ranks. The list must be the same for all members. A device without a task is
+            a local device of the session.
+        rank: the rank of this node's member. The node must run on the task of its device.
         reduction: "sum", "mean", "prod", "min" or "max".
-        communication: "ring", "doubling", "nccl" (all members are GPUs, which then need NCCL), or "auto": by NCCL where all members
-            are GPUs that have it, else by size.
-        instance: what the nodes that belong together have in common; None: the node's name.
-        name: of the node.
+        communication: "ring", "doubling", "nccl", or "auto" for NCCL if all members are GPUs that have it, or else by size.
+        instance: the name of the collective, the same for the nodes of all members. None: the node's name.
+        name: name of the node.
 
     Returns:
         A tensor, or a list of tensors, like `value`.
 
     Raises (when it runs):
-        InvalidArgumentError: members bring different shapes or types, or the node runs elsewhere.
+        InvalidArgumentError: shapes or types differ between members, or the node runs on another task.
         UnavailableError: a member is dead.
         AbortedError: a member's step ended early, or the member restarted.
         FailedPreconditionError: NCCL was requested, and a member does not have it. All members get the error.
@@ -226,7 +227,7 @@ def all_reduce(
 def all_gather(
     value: TensorLike, members: Sequence[Any], rank: int, instance: str | None = None, name: str | None = None
 ) -> Tensor:
-    """What all members bring, joined along the first axis in the order of ranks. First sizes may differ; rest as `all_reduce`."""
+    """The values of all members, concatenated along the first axis in the order of ranks. That axis may differ. See `all_reduce`."""
     attrs, x = _group(members, rank, instance), convert(value)
     with _at(attrs["members"], rank):
         return apply("CollectiveGather", (x,), attrs, name)
@@ -240,7 +241,7 @@ def reduce_scatter(
     instance: str | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """What all members bring, reduced; each member gets an equal share of the rows, in the order of ranks. Rest as `all_reduce`."""
+    """Reduce the values of all members. Each member gets an equal part of the rows, in the order of ranks. See `all_reduce`."""
     attrs, x = _group(members, rank, instance) | {"reduction": str(reduction).lower()}, convert(value)
     with _at(attrs["members"], rank):
         return apply("CollectiveReduceScatter", (x,), attrs, name)
@@ -254,14 +255,14 @@ def broadcast(
     instance: str | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """What member `root` brings. The others' values say only shape and type. Rest as `all_reduce`."""
+    """The value of the member `root`. The values of the others only give shape and type. See `all_reduce`."""
     attrs, x = _group(members, rank, instance) | {"root": int(root)}, convert(value)
     with _at(attrs["members"], rank):
         return apply("CollectiveBroadcast", (x,), attrs, name)
 
 
 def barrier(members: Sequence[Any], rank: int, instance: str | None = None, name: str | None = None) -> Node:
-    """A node that ends when all members have come to it. Rest as `all_reduce`."""
+    """A node that finishes when it has started on all members. See `all_reduce`."""
     attrs = _group(members, rank, instance)
     with _at(attrs["members"], rank):
         return make("CollectiveBarrier", (), attrs, name)
@@ -274,7 +275,7 @@ def _checksum_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     if not isinstance(attrs["every"], int) or attrs["every"] < 1:
         raise ValueError("every must be a positive number of runs")
     if any(t.dtype.base is string for t in inputs):
-        raise TypeError("texts have no checksum")
+        raise TypeError("strings have no checksum")
     return [(int64, (len(inputs),))]
 
 
@@ -289,7 +290,7 @@ define("Checksum", _checksum_rule, _checksum, traits=Trait.STATEFUL)
 
 
 def checksum(values: Sequence[TensorLike], every: int = 1, name: str | None = None) -> Tensor:
-    """The CRC-32 of each tensor's bytes, in one vector of int64, at each `every`-th run; at the others it is zeros."""
+    """A vector of the CRC-32 of each tensor's bytes, int64, at every `every`-th run of the node. At other runs it is zeros."""
     return apply("Checksum", [convert(v) for v in values], {"every": every}, name)
 
 
@@ -306,7 +307,7 @@ def _same_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 def _same(context: Context, sums: Array, *, variables: tuple[str, ...], replicas: tuple[str, ...]) -> Sequence[Array]:
     updates = context.run_number() + 1
     if not sums.any(1).all():
-        return ()  # a replica with a newer session compares at other run numbers
+        return ()  # a replica with a newer session has other run numbers, and has computed no checksums
     for name, column in zip(variables, sums.T.tolist(), strict=True):
         if len(set(column)) > 1:
             held = ", ".join(f"{replica} has {value:08x}" for replica, value in zip(replicas, column, strict=True))
@@ -322,11 +323,13 @@ define_on_host("SameChecksums", _same_rule, _same)
 
 
 def check_same(sums: TensorLike, variables: Sequence[str], replicas: Sequence[str], name: str | None = None) -> Node:
-    """A node that fails its step with InternalError unless all rows of `sums` are the same, or one is zeros.
+    """A node that fails its step with InternalError unless all rows of `sums` are equal, or one consists of zeros.
 
     Args:
-        sums: int64, a row for each replica, with a column for each variable.
-        variables, replicas: their names, for the error.
+        sums: checksums, int64 `[replicas, variables]`.
+        variables: names of the variables, for the error.
+        replicas: names of the replicas, for the error.
+        name: name of the node.
     """
     attrs = {"variables": tuple(variables), "replicas": tuple(replicas)}
     return make("SameChecksums", [convert(sums, name="sums")], attrs, name)

@@ -1,7 +1,7 @@
-"""Queues in programs: TensorFlow 1's classes.
+"""TensorFlow 1's classes of queues.
 
-A queue object represents the node that makes the queue, and builds the nodes that use it. The queue itself is in the task of that
-node and outlives the sessions that use it. Clients with the same `shared_name` share it.
+An object represents the node that creates the queue, and adds the nodes that use it. The queue itself is in the task of that node, and
+outlives the sessions that use it. Clients share it by its `shared_name`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from . import queues as _queues  # noqa: F401  (defines the ops)
 
 
 class QueueBase:
-    """What all queues can do.
+    """The common base of queues.
+
+    An element is a tuple of components. It is enqueued and dequeued as a tensor, a list of tensors, or with `names` a dictionary.
 
     Attributes:
-        dtypes: element type per component.
-        shapes: shape per component.
-        names: name per component, or None.
-        name: of the node that makes the queue.
-        queue_ref: its handle.
-
-    Elements are tuples of components: one tensor, a list, or with `names` a dictionary, and so they come out.
+        dtypes: the element type of each component.
+        shapes: the shape of each component.
+        names: the name of each component, or None.
+        name: the name of the node that creates the queue.
+        queue_ref: the handle.
     """
 
     def __init__(
@@ -48,11 +48,10 @@ class QueueBase:
 
     @staticmethod
     def from_list(index: TensorLike, queues: Sequence[QueueBase]) -> QueueBase:
-        """The queue that `index` chooses when the graph runs. All must be on one device.
+        """The queue that the scalar tensor `index` selects in the step. All queues must be on one device.
 
         Raises:
-            TypeError: they differ in types or names of components, or are no queues.
-            ValueError: there are none.
+            TypeError: the list is empty or has something else, or types or names of components differ.
         """
         if not queues or not all(isinstance(q, QueueBase) for q in queues):
             raise TypeError("A list of queues expected")
@@ -66,7 +65,7 @@ class QueueBase:
         chosen = make("SelectHandle", (convert(index, name="index"), *[q._handle for q in queues]))
         return QueueBase(first._dtypes, shapes, first._names, chosen.outputs[0])
 
-    # --- what it is ------------------------------------------------------------------------------------------------
+    # --- properties ------------------------------------------------------------------------------------------------
 
     @property
     def queue_ref(self) -> Tensor:
@@ -75,7 +74,7 @@ class QueueBase:
 
     @property
     def name(self) -> str:
-        """Name of the node that makes the queue."""
+        """Name of the node that creates the queue."""
         return self._name
 
     @property
@@ -93,22 +92,24 @@ class QueueBase:
         """Name per component, or None."""
         return None if self._names is None else list(self._names)
 
-    # --- putting in ------------------------------------------------------------------------------------------------
+    # --- enqueue ---------------------------------------------------------------------------------------------------
 
     def enqueue(self, vals: Any, name: str | None = None) -> Node:
-        """A node that puts one element in; it waits while the queue is full.
+        """A node that adds one element. It waits while the queue is full.
 
         Args:
             vals: a tensor, a list of tensors, or with `names` a dictionary.
+            name: name of the node.
 
         Raises:
-            ValueError, TypeError: components of the wrong number, names, types or shapes. When it runs:
-            CancelledError: the queue is closed.
+            ValueError: the number, names or shapes of components do not fit.
+            TypeError: a component has another type.
+            CancelledError: in a step, the queue is closed.
         """
         return self._put("QueueEnqueueV2", vals, name or f"{self._name}_enqueue", many=False)
 
     def enqueue_many(self, vals: Any, name: str | None = None) -> Node:
-        """A node that puts in one element per row of the components, one by one as there is room."""
+        """A node that adds one element per row of the components, one by one while there is room."""
         return self._put("QueueEnqueueManyV2", vals, name or f"{self._name}_EnqueueMany", many=True)
 
     def _put(self, op: str, vals: Any, name: str, *, many: bool) -> Node:
@@ -119,7 +120,7 @@ class QueueBase:
             given = t.dims
             if many and given is not None:
                 if not given:
-                    raise ValueError(f"component {i} is a scalar: it needs a first axis, the elements")
+                    raise ValueError(f"component {i} is a scalar: it needs a first axis for the elements")
                 given = given[1:]
             if not compatible(given, dims):
                 raise ValueError(f"component {i} has shape {text(given)}, the queue {text(dims)}: they must be equal")
@@ -142,10 +143,10 @@ class QueueBase:
             raise ValueError(f"The queue has {len(self._dtypes)} components, {len(vals)} were given")
         return [convert(v, d, name=f"component_{i}") for i, (v, d) in enumerate(zip(vals, self._dtypes, strict=True))]
 
-    # --- taking out ------------------------------------------------------------------------------------------------
+    # --- dequeue ---------------------------------------------------------------------------------------------------
 
     def dequeue(self, name: str | None = None) -> Any:
-        """The next element: a tensor, a list of tensors, or a dictionary. It waits while there is none.
+        """The next element: a tensor, a list of tensors, or a dictionary. It waits while the queue is empty.
 
         Raises (when it runs):
             OutOfRangeError: the queue is closed and empty.
@@ -154,17 +155,17 @@ class QueueBase:
         return self._taken("QueueDequeueV2", (), name or f"{self._name}_Dequeue")
 
     def dequeue_many(self, n: TensorLike, name: str | None = None) -> Any:
-        """`n` elements, each component stacked along a new first axis. It waits until it has all of them.
+        """The next `n` elements, each component stacked along a new first axis. It waits until there are `n`.
 
-        The queue must have been made with `shapes`. A step that ends before it has all puts its elements back, in order.
+        The queue must have been created with `shapes`. A step that ends while it waits puts its elements back in order.
 
         Raises (when it runs):
-            OutOfRangeError: the queue is closed and has fewer.
+            OutOfRangeError: the queue is closed and has fewer than `n` elements.
         """
         return self._many("QueueDequeueManyV2", n, name or f"{self._name}_DequeueMany")
 
     def dequeue_up_to(self, n: TensorLike, name: str | None = None) -> Any:
-        """As `dequeue_many`; when the queue is closed, the remaining elements, at least one."""
+        """`dequeue_many` that returns the remaining elements, at least one, when the queue is closed."""
         return self._many("QueueDequeueUpToV2", n, name or f"{self._name}_DequeueUpTo")
 
     def _many(self, op: str, n: TensorLike, name: str) -> Any:
@@ -182,23 +183,22 @@ class QueueBase:
             return dict(zip(self._names, outputs, strict=True))
         return outputs[0] if len(outputs) == 1 else outputs
 
-    # --- the rest --------------------------------------------------------------------------------------------------
+    # --- close and size --------------------------------------------------------------------------------------------
 
     def close(self, cancel_pending_enqueues: bool = False, name: str | None = None) -> Node:
-        """A node that closes the queue for enqueues.
+        """A node that closes the queue. Later enqueues fail with CancelledError. Dequeues get the remaining elements.
 
-        Enqueues that wait for room finish first, and it waits for them; with `cancel_pending_enqueues` they fail with
-        CancelledError instead. Later enqueues fail; dequeues get what is left.
+        It first waits for pending enqueues. With `cancel_pending_enqueues` they fail with CancelledError instead.
         """
         attrs = {"cancel_pending_enqueues": bool(cancel_pending_enqueues)}
         return make("QueueCloseV2", (self._handle,), attrs, name or f"{self._name}_Close")
 
     def is_closed(self, name: str | None = None) -> Tensor:
-        """Scalar bool: whether it is closed."""
+        """Scalar bool: whether the queue is closed."""
         return apply("QueueIsClosedV2", (self._handle,), None, name or f"{self._name}_Is_Closed")
 
     def size(self, name: str | None = None) -> Tensor:
-        """Scalar int32: how many elements it holds."""
+        """Scalar int32: the number of elements in the queue."""
         return apply("QueueSizeV2", (self._handle,), None, name or f"{self._name}_Size")
 
     def __repr__(self) -> str:
@@ -213,7 +213,7 @@ def _shape_list(shapes: Any, count: int) -> list[Dims] | None:
     if shapes is None:
         return None
     if count == 1:
-        # A single shape needs no list: `shapes=[2]`, `shapes=[]` and `shapes=TensorShape([2])` are one of them, not a list.
+        # With one component, `shapes=[2]`, `shapes=[]` and `shapes=TensorShape([2])` are the shape itself, not a list of shapes.
         single = isinstance(shapes, TensorShape) or not any(
             s is None or isinstance(s, (list, tuple, TensorShape)) for s in shapes
         )
@@ -259,25 +259,25 @@ def _complete(shapes: list[Dims] | None, what: str) -> list[Dims] | None:
     for dims in shapes or ():
         if not is_static(dims):
             raise ValueError(
-                f"{what} needs complete shapes, not {text(dims)}; a PaddingFIFOQueue takes parts of any size"
+                f"{what} needs complete shapes, not {text(dims)}; a PaddingFIFOQueue takes components with unknown sizes"
             )
     return shapes
 
 
 class FIFOQueue(QueueBase):
-    """First in, first out.
+    """A queue whose elements are dequeued in the order in which they were enqueued.
 
     Args:
-        capacity: how many elements it may hold; below 1: any number.
-        dtypes: element type, or one per component.
-        shapes: complete shape, or one per component; needed for `dequeue_many`.
-        names: names of components, for dictionaries.
-        shared_name: queues of one name, container and task are one queue, whichever session made them; None: the node's name.
-        name: of the node.
+        capacity: the largest number of elements. Below 1: no limit.
+        dtypes: the element type, or one per component.
+        shapes: the complete shape, or one per component. Required for `dequeue_many`.
+        names: the names of components, for elements that are dictionaries.
+        shared_name: queues with the same name, container and task are the same, also in different sessions. None: the node's name.
+        name: name of the node.
 
     Raises:
-        ValueError: shapes or names do not fit the types. When it runs: InvalidArgumentError: another program made a queue of
-            that name with other capacity, types or shapes.
+        ValueError: shapes or names do not fit the types.
+        InvalidArgumentError: in a step, a queue of that name exists with another capacity, types or shapes.
 
     >>> queue = FIFOQueue(10, ["float32"], shapes=[[2]])
     >>> put, got = queue.enqueue([[1.0, 2.0]]), queue.dequeue()
@@ -298,11 +298,11 @@ class FIFOQueue(QueueBase):
 
 
 class RandomShuffleQueue(QueueBase):
-    """Gives a random one of its elements. Arguments as for `FIFOQueue`, and
+    """A queue whose elements are dequeued in random order. Other arguments as for `FIFOQueue`.
 
     Args:
-        min_after_dequeue: how many elements stay in the queue to shuffle among, until it is closed.
-        seed: with it (or `set_random_seed`) the order is the same every time.
+        min_after_dequeue: the least number of elements that stay in the queue after a dequeue, until it is closed.
+        seed: a seed that makes the order reproducible (see `get_seed`).
     """
 
     def __init__(
@@ -321,7 +321,7 @@ class RandomShuffleQueue(QueueBase):
         if capacity > 0 and not 0 <= min_after_dequeue < capacity:
             raise ValueError(f"min_after_dequeue must be in [0, capacity={capacity}), not {min_after_dequeue}")
         first, second = get_seed(seed)
-        # The same for each program that shares the queue.
+        # The seed must be the same in all programs that share the queue.
         if seed is None and first is not None and shared_name is not None:
             second = zlib.crc32(f"{first}{shared_name}".encode()) & 0x7FFFFFFF
         super().__init__(
@@ -333,7 +333,7 @@ class RandomShuffleQueue(QueueBase):
 
 
 class PaddingFIFOQueue(QueueBase):
-    """A `FIFOQueue` whose shapes may have unknown sizes: `dequeue_many` fills smaller elements up with zeros."""
+    """A `FIFOQueue` whose shapes may have unknown sizes. `dequeue_many` pads smaller elements with zeros."""
 
     def __init__(
         self,
@@ -352,9 +352,9 @@ class PaddingFIFOQueue(QueueBase):
 
 
 class PriorityQueue(QueueBase):
-    """Gives the element of lowest priority value first; of equal ones the oldest.
+    """A queue that dequeues the element with the lowest priority value first, and of equal ones the oldest.
 
-    Arguments as for `FIFOQueue`; elements have one more component, the first: the priority, a scalar int64.
+    Arguments as for `FIFOQueue`. Elements have an additional first component, the priority, a scalar int64.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Queue ops: one makes a queue and gives out its handle, the others take the handle.
+"""Queue ops. One op creates a queue and returns its handle, and the others take the handle.
 
-Ops that may wait have the trait BLOCKING: their kernel gives a `Request` when it has to wait (`graph/resources/async_request.py`).
-A queue lives on a CPU, and the placer puts ops that take its handle there.
+Ops that may wait have the trait BLOCKING: their kernel returns a `Request` if it has to wait (`graph/resources/async_request.py`).
+A queue is on a CPU, and the placer puts ops that take its handle on the same device.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KINDS = ("FIFOQueueV2", "RandomShuffleQueueV2", "PaddingFIFOQueueV2", "PriorityQ
 
 
 def component_types(attrs: Attrs) -> tuple[DType, ...]:
-    """The checked attr `component_types`."""
+    """The checked attribute `component_types`."""
     dtypes = tuple_attr(attrs, "component_types", DType)
     if not dtypes:
         raise TypeError("attribute component_types must hold at least one element type")
@@ -39,7 +39,7 @@ def component_types(attrs: Attrs) -> tuple[DType, ...]:
 
 
 def component_shapes(attrs: Attrs, count: int) -> tuple[Dims, ...] | None:
-    """The checked attr `shapes`: one per component, or None."""
+    """The checked attribute `shapes`: a shape per component, or None."""
     shapes = attrs.get("shapes")
     if shapes is None:
         return None
@@ -63,7 +63,7 @@ def need_scalar(tensor: Tensor, dtypes: tuple[DType, ...], what: str) -> None:
 
 
 def as_resource(found: Any, kind: type[Any], context: Context) -> Any:
-    """What a handle gave, if it is of that kind; InvalidArgumentError for the handle of something else."""
+    """The resource of a handle. InvalidArgumentError if it is of another class."""
     if not isinstance(found, kind):
         raise invalid(
             f"'{context.node_name}' takes the handle of a {kind.__name__}, not of a {type(found).__name__}",
@@ -72,7 +72,7 @@ def as_resource(found: Any, kind: type[Any], context: Context) -> Any:
     return found
 
 
-# --- making one -------------------------------------------------------------------------------------------------------
+# --- creation ---------------------------------------------------------------------------------------------------------
 
 
 def _infer_queue(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -116,7 +116,7 @@ def _infer_select(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     index, *handles = inputs
     need_scalar(index, (int32, int64), "the index")
     if not handles:
-        raise ValueError("there must be a queue to choose")
+        raise ValueError("there must be at least one queue to select from")
     for t in handles:
         need_handle(t)
     return [(resource, ())]
@@ -125,7 +125,7 @@ def _infer_select(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 def _select(context: Context, index: Array, *queues: Any) -> Any:
     if not 0 <= int(index) < len(queues):
         raise invalid(
-            f"index {int(index)} is not in [0, {len(queues)}): there are {len(queues)} queues to choose from",
+            f"index {int(index)} is not in [0, {len(queues)}), the indices of the queues",
             context.node_name,
         )
     return queues[int(index)]
@@ -134,13 +134,13 @@ def _select(context: Context, index: Array, *queues: Any) -> Any:
 define_on_host("SelectHandle", _infer_select, _select, cost=no_cost)
 
 
-# --- putting in and taking out ----------------------------------------------------------------------------------------
+# --- enqueue, dequeue, close ------------------------------------------------------------------------------------------
 
 
 def _infer_enqueue(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     need_handle(inputs[0])
     if len(inputs) < 2:
-        raise ValueError("there is nothing to put in")
+        raise ValueError("there are no components to enqueue")
     return []
 
 
@@ -148,10 +148,10 @@ def _infer_enqueue_many(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Outp
     _infer_enqueue(inputs, attrs)
     for t in inputs[1:]:
         if t.dims == ():
-            raise ValueError("components need a first axis: the elements")
+            raise ValueError("components need a first axis for the elements")
     counts = {t.dims[0] for t in inputs[1:] if t.dims} - {None}
     if len(counts) > 1:
-        raise ValueError(f"all components must have one number of elements, not {sorted(filter(None, counts))}")
+        raise ValueError(f"all components must have the same number of elements, not {sorted(filter(None, counts))}")
     return []
 
 
@@ -162,7 +162,7 @@ def _enqueue(context: Context, queue: Any, *components: Array) -> Any:
 def _enqueue_many(context: Context, queue: Any, *components: Array) -> Any:
     sizes = {len(c) for c in components}
     if len(sizes) != 1:
-        raise invalid(f"All components must have one number of elements, not {sorted(sizes)}", context.node_name)
+        raise invalid(f"All components must have the same number of elements, not {sorted(sizes)}", context.node_name)
     kept = [frozen(c) for c in components]
     return as_resource(queue, Queue, context).enqueue([[c[i, ...] for c in kept] for i in range(sizes.pop())])
 
@@ -175,7 +175,6 @@ def _infer_dequeue(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def _infer_dequeue_many(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-
     need_scalar(inputs[1], (int32,), "the number of elements")
     count = static_value(inputs[1])
     first = int(count) if count is not None and count >= 0 else None
@@ -209,7 +208,7 @@ def _dequeue_many(
 
 
 def infer_close(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    """The outputs of an op that closes what a handle stands for: none."""
+    """The rule of an op that closes a resource. It has no outputs."""
     need_handle(inputs[0])
     typed_attr(attrs, "cancel_pending_enqueues", bool)
     return []
@@ -233,7 +232,7 @@ for _name, _infer, _reference in (
 def define_fact(
     name: str, kind: type[Any], dtype: DType, fact: Callable[[Any], Any], traits: Trait = Trait.NONE
 ) -> None:
-    """Define an op that takes the handle of a resource of this kind and gives a scalar fact of it, such as its size."""
+    """Define an op that takes the handle of a resource and returns a scalar property of it, such as its size."""
 
     def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         need_handle(inputs[0])

@@ -1,10 +1,10 @@
-"""Changes to parts of a variable: rows (scatter ops), coordinates (`scatter_nd_update`), slices (`v[1:, 0].assign(x)`).
+"""Updates of parts of a variable: rows (scatter ops), coordinates (`scatter_nd_update`), slices (`v[1:, 0].assign(x)`).
 
-The scatter ops' `indices` of any shape pick rows (entries along the first axis); `updates` has one row for each index, so its shape is
-`indices.shape + variable.shape[1:]`; a single number serves all rows. A coordinate of scatter_nd, the last dimension of `indices`, may be
-shorter than the variable's rank; then it addresses a slice.
+The `indices` of a scatter op, of any shape, select rows of the variable. `updates` has one row per index, so its shape is `indices.shape +
+variable.shape[1:]`, or it is a scalar for all rows. The last dimension of the `indices` of a scatter_nd op holds coordinates. A coordinate
+that is shorter than the variable's rank addresses a slice.
 
-Where an index occurs twice, both updates count, in order. An index out of bounds is an error, and then nothing has changed.
+If an index occurs twice, both updates are applied in order. If an index is out of bounds, the step fails and the variable is unchanged.
 """
 
 from __future__ import annotations
@@ -29,11 +29,18 @@ from ..array.scatter import check_updates, combine_at, updates_fit
 from ..array.shapes import reshape, shape
 from ..array.slicing import MASKS, checked_index, sliced_dims
 from ..math.static_operands import index_operand, need_index
-from .variables import as_place, define_change, expect_type, place_of, place_of_handle, read_variable
+from .variables import (
+    as_ref_or_handle,
+    define_change,
+    expect_type,
+    read_variable,
+    type_and_dims,
+    type_and_dims_of_handle,
+)
 
 
 def check_bounds(indices: Array, rows: int, node_name: str, what: str) -> None:
-    """InvalidArgumentError that names the first index outside [0, rows)."""
+    """InvalidArgumentError if an index is not in [0, rows). The error names the first one."""
     outside = (indices < 0) | (indices >= rows)
     if outside.any():
         at = tuple(int(i) for i in np.argwhere(outside)[0])
@@ -44,9 +51,9 @@ def check_bounds(indices: Array, rows: int, node_name: str, what: str) -> None:
 
 
 def row_count(value: Array, node_name: str, what: str) -> int:
-    """Number of rows; InvalidArgumentError for a scalar, which has none."""
+    """The number of rows of a value. InvalidArgumentError for a scalar, which has none."""
     if value.ndim == 0:
-        raise invalid(f"'{node_name}': {what} is a scalar; it has no rows to pick", node_name)
+        raise invalid(f"'{node_name}': {what} is a scalar; it has no rows to select", node_name)
     rows: int = value.shape[0]
     return rows
 
@@ -56,8 +63,8 @@ def _slices_dims(indices: Dims, variable: Dims) -> Dims:
 
 
 def _check_scatter(inputs: Sequence[Tensor], attrs: Attrs) -> None:
-    place, indices, updates = inputs
-    dtype, dims = place_of(place)
+    variable, indices, updates = inputs
+    dtype, dims = type_and_dims(variable)
     need_index(indices, "indices")
     expect_type(updates, dtype, "updates")
     if dims == ():
@@ -73,7 +80,7 @@ def _set(rows: Array, at: Array, updates: Array) -> None:
     rows[at] = updates
 
 
-# How each op changes the picked rows, in place; `.at` counts each occurrence of an index.
+# How each op updates the selected rows in place. `.at` applies all updates of an index that occurs several times.
 _COMBINE: dict[str, Callable[[Array, Array, Array], None]] = {
     "Update": _set,
     "Add": np.add.at,
@@ -116,15 +123,15 @@ for _name, _combine in _COMBINE.items():
 
 
 def scatter(kind: str, ref: Any, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Tensor | Node:
-    """Add `Scatter<kind>` on a variable and return its reference; or the resource form, and return its node."""
-    place = as_place(ref)
-    dtype, _ = place_of(place)
-    op = f"ResourceScatter{kind}" if place.dtype is resource else f"Scatter{kind}"
+    """Add `Scatter<kind>` for a reference variable and return its reference, or `ResourceScatter<kind>` and return the node."""
+    variable = as_ref_or_handle(ref)
+    dtype, _ = type_and_dims(variable)
+    op = f"ResourceScatter{kind}" if variable.dtype is resource else f"Scatter{kind}"
     if not (isinstance(indices, Tensor) and isinstance(updates, Tensor)):
-        with place.graph.op_scope(name or op) as name:
+        with variable.graph.op_scope(name or op) as name:
             indices = index_operand(indices, "indices")
             updates = updates if isinstance(updates, Tensor) else convert(updates, dtype, name="updates")
-    node = make(op, (place, indices, updates), None, name)
+    node = make(op, (variable, indices, updates), None, name)
     return node.outputs[0] if node.outputs else node
 
 
@@ -132,17 +139,26 @@ def _public(ref: Any, kind: str, indices: TensorLike, updates: TensorLike, name:
     changed = scatter(kind, ref, indices, updates, name)
     if isinstance(changed, Tensor):
         return changed
-    return ref._after(changed)  # a resource variable: its value after the change
+    return ref._after(changed)  # the value of a resource variable after the update
 
 
 def scatter_update(
     ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = True, name: str | None = None
 ) -> Any:
-    """Set rows: `ref[indices, ...] = updates`. Shapes: see the module; for an index that occurs twice the
-    last update holds.
+    """Set rows: `ref[indices, ...] = updates`. If an index occurs twice, the last update is used.
+
+    Args:
+        ref: a variable.
+        indices: row numbers, int32 or int64 of any shape.
+        updates: the rows, of shape `indices.shape + ref.shape[1:]`, or a scalar.
+        use_locking: accepted without effect. Updates are always atomic.
+        name: name of the node.
+
+    Returns:
+        The reference of a reference variable, or the value of a resource variable after the update.
 
     Raises:
-        InvalidArgumentError: when run, an index outside the variable's rows; nothing has changed then.
+        InvalidArgumentError: in a step, an index is out of bounds. The variable is unchanged.
 
     >>> op = dt.scatter_update(v, [0, 2], [[1.0, 2.0], [3.0, 4.0]])
     """
@@ -152,49 +168,49 @@ def scatter_update(
 def scatter_add(
     ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
 ) -> Any:
-    """Add to rows: `ref[indices, ...] += updates`; each occurrence of an index counts."""
+    """Add to rows: `ref[indices, ...] += updates`. All updates of an index are applied. Arguments as for `scatter_update`."""
     return _public(ref, "Add", indices, updates, name)
 
 
 def scatter_sub(
     ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
 ) -> Any:
-    """Subtract from rows: `ref[indices, ...] -= updates`; each occurrence of an index counts."""
+    """Subtract from rows: `ref[indices, ...] -= updates`. Arguments as for `scatter_update`."""
     return _public(ref, "Sub", indices, updates, name)
 
 
 def scatter_mul(
     ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
 ) -> Any:
-    """Multiply rows: `ref[indices, ...] *= updates`; each occurrence of an index counts."""
+    """Multiply rows: `ref[indices, ...] *= updates`. Arguments as for `scatter_update`."""
     return _public(ref, "Mul", indices, updates, name)
 
 
 def scatter_div(
     ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
 ) -> Any:
-    """Divide rows: `ref[indices, ...] /= updates`; each occurrence of an index counts. Floating types."""
+    """Divide rows of a floating type: `ref[indices, ...] /= updates`. Arguments as for `scatter_update`."""
     return _public(ref, "Div", indices, updates, name)
 
 
 def scatter_min(
     ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
 ) -> Any:
-    """Keep the smaller: `ref[indices, ...] = min(ref[indices, ...], updates)`."""
+    """The minimum of rows and updates: `ref[indices, ...] = min(ref[indices, ...], updates)`. Arguments as for `scatter_update`."""
     return _public(ref, "Min", indices, updates, name)
 
 
 def scatter_max(
     ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
 ) -> Any:
-    """Keep the larger: `ref[indices, ...] = max(ref[indices, ...], updates)`."""
+    """The maximum of rows and updates: `ref[indices, ...] = max(ref[indices, ...], updates)`. Arguments as for `scatter_update`."""
     return _public(ref, "Max", indices, updates, name)
 
 
-# --- gathering without reading the whole --------------------------------------------------------------------
+# --- gather -------------------------------------------------------------------------------------------------
 def _infer_gather(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     handle, indices = inputs
-    dtype, dims = place_of_handle(handle)
+    dtype, dims = type_and_dims_of_handle(handle)
     need_index(indices, "indices")
     if dims == ():
         raise ValueError("the variable is a scalar; it has no rows to gather")
@@ -211,7 +227,7 @@ def _gather(context: Context, state: VariableState, indices: Array) -> Array:
 
 def _gather_gradient(node: Node, grad: Tensor) -> Sequence[Any]:
     handle, indices = node.inputs
-    _, dims = place_of(handle)
+    _, dims = type_and_dims(handle)
     tail = (dims or ())[1:]
     if dims is None or None in tail:
         raise ValueError(
@@ -234,19 +250,19 @@ define(
 
 
 def resource_gather(handle: Tensor, indices: TensorLike, name: str | None = None) -> Tensor:
-    """Rows of a resource variable: shape `indices.shape + variable.shape[1:]`. Only these are read."""
+    """Rows of a resource variable, of shape `indices.shape + variable.shape[1:]`. Only these rows are read."""
     if not isinstance(indices, Tensor):
         with handle.graph.op_scope(name or "ResourceGather") as name:
             indices = convert(indices, name="indices")
     return apply("ResourceGather", (handle, indices), None, name)
 
 
-# --- by coordinates --------------------------------------------------------------------------------------------------
+# --- scatter_nd ------------------------------------------------------------------------------------------------------
 
 
 def _check_nd(inputs: Sequence[Tensor], attrs: Attrs) -> None:
-    place, indices, updates = inputs
-    dtype, dims = place_of(place)
+    variable, indices, updates = inputs
+    dtype, dims = type_and_dims(variable)
     expect_type(updates, dtype, "updates")
     updates_fit(dims, indices, updates)
 
@@ -270,15 +286,16 @@ def scatter_nd_update(
 
     Args:
         ref: a variable.
-        indices: int32 or int64, shape `[..., k]`: coordinates.
-        updates: shape `indices.shape[:-1] + ref.shape[k:]`.
-        use_locking: accepted for TensorFlow 1's sake: changes are always atomic.
+        indices: coordinates, int32 or int64 `[..., k]`.
+        updates: the elements or slices, of shape `indices.shape[:-1] + ref.shape[k:]`.
+        use_locking: accepted without effect. Updates are always atomic.
+        name: name of the node.
 
     Returns:
-        As `dt.assign`: the variable after the change.
+        The reference of a reference variable, or the value of a resource variable after the update.
 
     Raises:
-        InvalidArgumentError: when run, a coordinate outside the variable; nothing has changed then.
+        InvalidArgumentError: in a step, a coordinate is out of bounds. The variable is unchanged.
 
     >>> op = scatter_nd_update(v, [[0, 1], [2, 3]], [10.0, 20.0])   # v[0, 1] = 10, v[2, 3] = 20
     """
@@ -288,14 +305,14 @@ def scatter_nd_update(
 def scatter_nd_add(
     ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
 ) -> Any:
-    """Add to elements or slices of a variable; see `scatter_nd_update`."""
+    """Add to elements or slices of a variable. Arguments as for `scatter_nd_update`."""
     return _public(ref, "NdAdd", indices, updates, name)
 
 
 def scatter_nd_sub(
     ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
 ) -> Any:
-    """Subtract from elements or slices of a variable; see `scatter_nd_update`."""
+    """Subtract from elements or slices of a variable. Arguments as for `scatter_nd_update`."""
     return _public(ref, "NdSub", indices, updates, name)
 
 
@@ -303,8 +320,8 @@ def scatter_nd_sub(
 
 
 def _check_slice(inputs: Sequence[Tensor], attrs: Attrs) -> None:
-    place, begin, end, strides, value = inputs
-    dtype, dims = place_of(place)
+    variable, begin, end, strides, value = inputs
+    dtype, dims = type_and_dims(variable)
     expect_type(value, dtype, "value")
     wanted = sliced_dims(dims, begin, end, strides, attrs)
     if not compatible(value.dims, wanted):
@@ -319,40 +336,40 @@ def _assign(
         wanted = np.shape(held[at])
         if wanted != value.shape:
             raise invalid(f"The slice of the variable has shape {text(wanted)}, the value {text(value.shape)}")
-        held[at] = value[()]  # of one text, the text: an array of objects would hold the array
+        held[at] = value[()]  # [()] turns an array of one string into the string, which an object array must hold
 
 
 define_change("StridedSliceAssign", _check_slice, _assign, lambda node: Cost(0.0, 2 * nbytes(node.inputs[4])))
 
 
 def _assignment(piece: Tensor) -> Callable[..., Tensor]:
-    """The method `assign` of `v[...]`. AttributeError: the tensor is no slice of a variable."""
-    place = piece
+    """The method `assign` of a slice `v[...]`. AttributeError if the tensor is not a slice of a variable."""
+    variable = piece
     if piece.op.type == "StridedSlice":
-        place = piece.op.inputs[0]
-        while place.op.type in ("Enter", "Switch", "Identity", "ReadVariableOp") and not _is_place(place):
-            place = place.op.inputs[0]
-    if place is piece or not _is_place(place):
-        raise AttributeError(f"{piece!r} is no slice of a variable, so it has no 'assign'")
+        variable = piece.op.inputs[0]
+        while variable.op.type in ("Enter", "Switch", "Identity", "ReadVariableOp") and not _is_ref_or_handle(variable):
+            variable = variable.op.inputs[0]
+    if variable is piece or not _is_ref_or_handle(variable):
+        raise AttributeError(f"{piece!r} is not a slice of a variable, so it has no 'assign'")
 
     def assign(value: TensorLike, name: str | None = None) -> Tensor:
-        """Set the slice to a value of its shape; gives the variable's whole value after it."""
+        """Set the slice to a value of the same shape. Returns the whole value of the variable afterwards."""
         node: Node = piece.op
-        is_ref = place.dtype.is_ref
+        is_ref = variable.dtype.is_ref
         op = "StridedSliceAssign" if is_ref else "ResourceStridedSliceAssign"
-        with place.graph.op_scope(name or op) as scope:
-            new = convert(value, place_of(place)[0], name="value")
+        with variable.graph.op_scope(name or op) as scope:
+            new = convert(value, type_and_dims(variable)[0], name="value")
             attrs = {mask: node.attrs[mask] for mask in MASKS if mask in node.attrs}
-            change = make(op, (place, *node.inputs[1:], new), attrs, scope)
+            change = make(op, (variable, *node.inputs[1:], new), attrs, scope)
         if is_ref:
             return change.outputs[0]
-        with place.graph.control_dependencies([change]):
-            return read_variable(place)
+        with variable.graph.control_dependencies([change]):
+            return read_variable(variable)
 
     return assign
 
 
-def _is_place(tensor: Tensor) -> bool:
+def _is_ref_or_handle(tensor: Tensor) -> bool:
     return tensor.dtype.is_ref or tensor.dtype is resource
 
 

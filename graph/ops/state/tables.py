@@ -1,7 +1,4 @@
-"""Lookup tables: values by key, initialized once and read in steps.
-
-A table lives in its task, like a queue, and outlives the sessions that use it.
-"""
+"""Lookup tables: values by key. Like a queue, a table belongs to a task and outlives the sessions that use it."""
 
 from __future__ import annotations
 
@@ -27,10 +24,11 @@ KEYS, VALUES = (int32, int64, string), (float32, float64, int32, int64, string, 
 
 
 class Table:
-    """Values by key. Looking up needs no lock.
+    """A table that is filled once. Lookups take no lock.
 
     Attributes:
-        key_dtype, value_dtype: element types.
+        key_dtype: element type of the keys.
+        value_dtype: element type of the values.
     """
 
     def __init__(self, key_dtype: DType, value_dtype: DType) -> None:
@@ -39,11 +37,11 @@ class Table:
         self._values: dict[Any, Any] | None = None
 
     def fill(self, keys: Array, values: Array) -> None:
-        """Fill it. Filling it again with the same content has no effect.
+        """Fill the table. Filling it again with the same content has no effect.
 
         Raises:
-            InvalidArgumentError: a key comes with two values.
-            FailedPreconditionError: it is filled with something else.
+            InvalidArgumentError: a key has two values.
+            FailedPreconditionError: the table has other content.
         """
         made: dict[Any, Any] = {}
         for key, value in zip(_plain(keys), _plain(values), strict=True):
@@ -58,7 +56,7 @@ class Table:
 
     @property
     def values(self) -> dict[Any, Any]:
-        """What it holds. FailedPreconditionError: it has not been filled."""
+        """The content, key -> value. FailedPreconditionError if the table has not been filled."""
         if self._values is None:
             raise FailedPreconditionError.of(
                 "Table not initialized: run its initializer, or tables_initializer(), before looking up"
@@ -66,7 +64,7 @@ class Table:
         return self._values
 
     def find(self, keys: Array, default: Array) -> Array:
-        """The value of each key; the default for those that are not there."""
+        """The value of each key, or the default if the key is missing."""
         values, other = self.values, default.item()
         out = np.empty(keys.shape, self.value_dtype.np)
         out.reshape(-1)[:] = [values.get(k, other) for k in _plain(keys)]
@@ -79,10 +77,11 @@ class Table:
 
 
 class MutableTable(Table):
-    """Arrays of one shape by keys of one shape, which come and go.
+    """A table whose keys and values are arrays, and can be inserted and removed.
 
     Attributes:
-        key_shape, value_shape: of each.
+        key_shape: the shape of a key.
+        value_shape: the shape of a value.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class MutableTable(Table):
             raise invalid("Empty and deleted keys must not be equal")
 
     def _keys(self, keys: Array) -> list[Any]:
-        """Each key as what a dict takes."""
+        """Keys as tuples, which are hashable. InvalidArgumentError if their shape does not fit."""
         rank = len(self.key_shape)
         if keys.shape[keys.ndim - rank :] != self.key_shape:
             raise invalid(f"Expected key shape {self.key_shape} got {keys.shape}")
@@ -113,15 +112,15 @@ class MutableTable(Table):
         return found
 
     def fill(self, keys: Array, values: Array) -> None:
-        """Give it these contents in the place of what it holds."""
+        """Replace the content."""
         self._put(keys, values, {})
 
     def insert(self, keys: Array, values: Array) -> None:
-        """Put in keys, or give them new values."""
+        """Insert keys with their values, or replace the values of keys that exist."""
         self._put(keys, values, None)
 
     def _put(self, keys: Array, values: Array, kept: dict[Any, Any] | None) -> None:
-        """Put in keys beside those that are kept; None: beside all that it holds. Nothing changes where one cannot be put in."""
+        """Set the content to `kept` (None: the old content) and these keys. If a key or value is invalid, nothing changes."""
         found = self._checked(keys)
         outer = keys.shape[: keys.ndim - len(self.key_shape)]
         if values.shape != (*outer, *self.value_shape):
@@ -131,19 +130,19 @@ class MutableTable(Table):
             self._values = {**(self.values if kept is None else kept), **dict(zip(found, rows, strict=True))}
 
     def remove(self, keys: Array) -> None:
-        """Take out keys; those that are not there are passed over."""
-        gone = set(self._checked(keys))
+        """Remove keys. Missing keys are ignored."""
+        removed = set(self._checked(keys))
         with self._lock:
-            self._values = {key: value for key, value in self.values.items() if key not in gone}
+            self._values = {key: value for key, value in self.values.items() if key not in removed}
 
     def find(self, keys: Array, default: Array) -> Array:
-        """The value of each key; the default for those that are not there."""
+        """The value of each key, or the default if the key is missing."""
         values = self.values
         rows = [values.get(key, default) for key in self._checked(keys)]
         outer = keys.shape[: keys.ndim - len(self.key_shape)]
         out = np.empty((len(rows), *self.value_shape), self.value_dtype.np)
         for at, row in enumerate(rows):
-            out[at, ...] = row  # copies the text of a scalar: `out[at]` would hold the array
+            out[at, ...] = row  # the ellipsis copies the string of a 0-d array, instead of storing the array
         return out.reshape((*outer, *self.value_shape))
 
     def export(self) -> tuple[Array, Array]:
@@ -164,7 +163,7 @@ def _vector(items: Iterable[Any], dtype: DType) -> Array:
 
 
 def _plain(array: Array) -> list[Any]:
-    """Python's numbers, or bytes."""
+    """The elements of an array as Python numbers or bytes."""
     if array.dtype == object:
         return [as_bytes(item) for item in array.reshape(-1)]
     items: list[Any] = array.reshape(-1).tolist()
@@ -263,7 +262,7 @@ def _infer_file(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     handle, file = inputs
     need_handle(handle)
     if file.dtype.base is not string:
-        raise TypeError(f"a file's name is text, not {file.dtype.name}")
+        raise TypeError(f"the filename must be a string, not {file.dtype.name}")
     need_rank(file.dims, 0, "filename")
     return []
 
@@ -296,7 +295,7 @@ def _from_file(
 
 
 def _part(line: bytes, number: int, index: int, delimiter: str, dtype: DType, file: str) -> Any:
-    """A part of a line: -2: all of it, -1: its number, or a column."""
+    """The part of a line that `index` selects: -2 for the whole line, -1 for its number, or a column."""
     if index == -1:
         return number
     columns = [line] if index == -2 else line.split(delimiter.encode())
@@ -321,7 +320,7 @@ define_on_host("InitializeTableFromTextFileV2", _infer_file, _from_file)
 def _infer_import(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     handle, keys, values = inputs
     need_handle(handle)
-    # those of a MutableTable have shapes of their own, which it checks itself
+    # a MutableTable checks keys and values itself, which have shapes of their own
     if handle.op.type != "MutableDenseHashTableV2" and not compatible(keys.dims, values.dims):
         raise ValueError(f"there must be a value for each key: {keys.shape} and {values.shape}")
     return []

@@ -1,15 +1,14 @@
-"""The update ops of optimizers: one op changes a variable and its slots from a gradient, in one atomic step.
+"""The update ops of optimizers. One op updates a variable and its slots by a gradient, atomically.
 
-Each rule is written once, as a function from old values and a gradient to new values, and gives four ops:
+Each rule is one function from old values and a gradient to new values. It defines four ops, with TensorFlow's inputs:
 
     ApplyX            reference variables, a dense gradient
-    SparseApplyX      reference variables, a gradient of rows: `grad` holds rows, `indices` says which
-    ResourceApplyX, ResourceSparseApplyX    the same on resource variables
+    SparseApplyX      reference variables, a sparse gradient: the rows `grad` and their row numbers `indices`
+    ResourceApplyX, ResourceSparseApplyX    the same for resource variables
 
-All places of one update are locked together, so two updates of one variable never mix. A row that a sparse
-gradient names twice gets the sum of both, and rows that it does not name stay as they are; a rule whose slots
-decay everywhere at each step (Adam) says so, and then takes the gradient as a dense one. Inputs and their
-order are TensorFlow's.
+The variable and its slots are locked together, so that updates never interleave. If a row occurs twice in a sparse gradient, its gradients
+are added. Rows that do not occur in it are unchanged. A rule whose slots decay in every step (Adam) has `decays` set, and its sparse
+gradients are converted to dense ones.
 """
 
 from __future__ import annotations
@@ -30,28 +29,27 @@ from ...resources.resource_manager import Context
 from ...resources.variable import VariableState, changing, update_together
 from ..math.static_operands import need_index
 from .scatter_state import check_bounds, row_count
-from .variables import as_place, expect_type, place_of
+from .variables import as_ref_or_handle, expect_type, type_and_dims
 
-# (old values of the variable and its slots, gradient, scalars by name, flags by name) -> new values, in the
-# same order
+# (old values of the variable and its slots, gradient, scalars by name, flags by name) -> new values, in the same order
 Step = Callable[..., Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateRule:
-    """How one optimizer changes a variable.
+    """How an optimizer updates a variable.
 
     Attributes:
-        name: what follows `Apply` in the ops' names.
-        slots: the rule's state, tensors of the variable's shape.
-        before: scalar inputs that come before the gradient.
-        after: scalar inputs that come after the gradient (and its indices).
-        flags: attrs with their defaults.
-        step: the rule itself.
-        flops: arithmetic per element.
-        decays: whether the slots change everywhere even where the gradient is zero.
-        linear: whether steps with one gradient after the other are a step with their sum, except for rounding.
-        gradient: name of the gradient's input, for the Const of a plain value.
+        name: the part of the ops' names after `Apply`.
+        slots: names of the rule's slots, which have the variable's shape.
+        before: scalar inputs before the gradient.
+        after: scalar inputs after the gradient and its indices.
+        flags: boolean attributes with their defaults.
+        step: the formula.
+        flops: flops per element.
+        decays: whether the variable or its slots change where the gradient is zero.
+        linear: whether two steps equal one step with the sum of their gradients, except for rounding.
+        gradient: name of the gradient's input.
     """
 
     name: str
@@ -71,7 +69,7 @@ class UpdateRule:
 
 def _gradient_descent(var: Array, grad: Array, *, alpha: Array) -> Sequence[Array]:
     step = np.asarray(alpha * grad)
-    return (np.subtract(var, step, out=step),)  # the memory of a large variable costs more than the arithmetic
+    return (np.subtract(var, step, out=step),)  # reuse the memory: allocating it costs more than the arithmetic
 
 
 def _momentum(
@@ -86,7 +84,7 @@ def _momentum(
 def _keras_momentum(
     var: Array, accum: Array, grad: Array, *, lr: Array, momentum: Array, use_nesterov: bool
 ) -> Sequence[Array]:
-    # The learning rate goes into the sum, so a rate that changes later leaves the steps behind as they were.
+    # The learning rate is part of the accumulated steps, so a later change of the rate does not rescale earlier steps.
     accum = accum * momentum - lr * grad
     return var + (accum * momentum - lr * grad if use_nesterov else accum), accum
 
@@ -111,8 +109,7 @@ def _adam(
     epsilon: Array,
     use_nesterov: bool,
 ) -> Sequence[Array]:
-    # Kingma and Ba, 2015 (arXiv:1412.6980), in the form before its section 2.1: epsilon is added to the
-    # uncorrected root.
+    # Kingma and Ba, 2015 (arXiv:1412.6980), in the form just before section 2.1: epsilon is added to the uncorrected root.
     one = np.ones((), var.dtype)
     alpha = lr * np.sqrt(one - beta2_power) / (one - beta1_power)
     m = m + (grad - m) * (one - beta1)
@@ -124,7 +121,7 @@ def _adam(
 def _adam_w(
     var: Array, m: Array, v: Array, grad: Array, *, lr: Array, weight_decay: Array, **adam: Any
 ) -> Sequence[Array]:
-    # Loshchilov and Hutter, 2019 (arXiv:1711.05101): the decay does not go through the moments.
+    # Loshchilov and Hutter, 2019 (arXiv:1711.05101): the decay does not affect the moments.
     return _adam(var * (np.ones((), var.dtype) - lr * weight_decay), m, v, grad, lr=lr, **adam)
 
 
@@ -142,8 +139,8 @@ def _lamb(
     epsilon: Array,
     weight_decay: Array,
 ) -> Sequence[Array]:
-    # You et al., 2020 (arXiv:1904.00962). `lr` is the layer's own: what norms say of the rate is known before, since a norm needs
-    # all elements and this rule takes them one by one.
+    # You et al., 2020 (arXiv:1904.00962). `lr` includes the layer's trust ratio. It is computed before, because it needs norms of all
+    # elements, and this rule works element by element.
     one = np.ones((), var.dtype)
     m = beta1 * m + (one - beta1) * grad
     v = beta2 * v + (one - beta2) * grad * grad
@@ -188,7 +185,7 @@ def _adadelta(
 
 
 def _shrunk(x: Array, by: Array) -> Array:
-    """Nearer to zero by that much, and no further: what a penalty of the absolute value does."""
+    """Soft thresholding, sign(x) * max(|x| - by, 0): the proximal operator of an L1 penalty."""
     shrunk: Array = np.sign(x) * np.maximum(np.abs(x) - by, np.zeros((), x.dtype))
     return shrunk
 
@@ -212,7 +209,7 @@ def _ftrl_v2(
     l2_shrinkage: Array,
     lr_power: Array,
 ) -> Sequence[Array]:
-    # The same with any power, and a penalty that the sums of squares do not see.
+    # The same with any power, and an L2 penalty (shrinkage) that is not part of the accumulated squares.
     new = accum + grad * grad
     before, after = np.power(accum, -lr_power), np.power(new, -lr_power)
     linear = linear + grad + (l2_shrinkage + l2_shrinkage) * var - (after - before) / lr * var
@@ -230,14 +227,14 @@ def _dual_averaging(
     l2: Array,
     global_step: Array,
 ) -> Sequence[Array]:
-    # Duchi, Hazan and Singer, 2011: from the sums of all gradients, not from the last weights.
+    # Duchi, Hazan and Singer, 2011: the weights are computed from the sums of all gradients, not from the old weights.
     sums = sums + grad
     squares = squares + grad * grad
     return -lr * _shrunk(sums, l1 * global_step) / (l2 * global_step * lr + np.sqrt(squares)), sums, squares
 
 
 def _proximal_gradient_descent(var: Array, grad: Array, *, alpha: Array, l1: Array, l2: Array) -> Sequence[Array]:
-    # Duchi and Singer, 2009: a step, then the penalties.
+    # Duchi and Singer, 2009: a gradient step, followed by the proximal step of the penalties.
     return (_shrunk(var - alpha * grad, alpha * l1) / (np.ones((), var.dtype) + alpha * l2),)
 
 
@@ -287,7 +284,7 @@ def _layout(rule: UpdateRule, is_sparse: bool) -> list[str]:
 
 def _infer(rule: UpdateRule, is_sparse: bool, is_ref: bool) -> Callable[[Sequence[Tensor], Attrs], Sequence[Output]]:
     names = _layout(rule, is_sparse)
-    places = 1 + len(rule.slots)
+    count = 1 + len(rule.slots)
 
     def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         if len(inputs) != len(names):
@@ -295,14 +292,14 @@ def _infer(rule: UpdateRule, is_sparse: bool, is_ref: bool) -> Callable[[Sequenc
         for name in rule.flags:
             typed_attr(attrs, name, bool)
         given = dict(zip(names, inputs, strict=True))
-        dtype, dims = place_of(inputs[0])
+        dtype, dims = type_and_dims(inputs[0])
         if dtype not in FLOATS:
             raise TypeError(f"the variable must be of a floating type to be trained, not {dtype.name}")
-        for name, place in zip(names[:places], inputs[:places], strict=True):
-            if place.dtype.is_ref is not is_ref:
+        for name, variable in zip(names[:count], inputs[:count], strict=True):
+            if variable.dtype.is_ref is not is_ref:
                 kind = "reference" if is_ref else "resource"
-                raise TypeError(f"{name} must be a {kind} variable, not {place.dtype.name}")
-            slot_type, slot_dims = place_of(place)
+                raise TypeError(f"{name} must be a {kind} variable, not {variable.dtype.name}")
+            slot_type, slot_dims = type_and_dims(variable)
             if slot_type is not dtype:
                 raise TypeError(f"{name} holds {slot_type.name}, the variable {dtype.name}")
             dims = merge(dims, slot_dims)
@@ -328,11 +325,11 @@ def _infer(rule: UpdateRule, is_sparse: bool, is_ref: bool) -> Callable[[Sequenc
 
 def _reference(rule: UpdateRule, is_sparse: bool, is_ref: bool) -> Callable[..., Any]:
     names = _layout(rule, is_sparse)
-    places = 1 + len(rule.slots)
+    count = 1 + len(rule.slots)
 
     def reference(context: Context, *inputs: Any, **flags: bool) -> Any:
-        states: Sequence[VariableState] = inputs[:places]
-        given = dict(zip(names[places:], inputs[places:], strict=True))
+        states: Sequence[VariableState] = inputs[:count]
+        given = dict(zip(names[count:], inputs[count:], strict=True))
         grad = np.asarray(given.pop(rule.gradient))
         indices = np.asarray(given.pop("indices")) if is_sparse else None
 
@@ -361,16 +358,16 @@ def _reference(rule: UpdateRule, is_sparse: bool, is_ref: bool) -> Callable[...,
 
 
 def _check_different(node: str, states: Sequence[VariableState]) -> None:
-    """InvalidArgumentError unless the variable and its slots are places of their own."""
+    """InvalidArgumentError unless the variable and its slots are different variables."""
     if len(set(states)) < len(states):
         names = ", ".join(f"'{s.name}'" for s in states)
-        raise invalid(f"'{node}': a variable and its slots must be different places, not {names}", node)
+        raise invalid(f"'{node}': a variable and its slots must be different variables, not {names}", node)
 
 
 def _check_shapes(
     node: str, states: Sequence[VariableState], old: Sequence[Array], grad: Array, indices: Array | None
 ) -> None:
-    """InvalidArgumentError unless slots and gradient fit the variable as it is now."""
+    """InvalidArgumentError unless slots and gradient fit the variable's present shape."""
     shape = old[0].shape
     for state, value in zip(states, old, strict=True):
         if value.shape != shape:
@@ -389,7 +386,7 @@ def _check_shapes(
 
 def _cost(rule: UpdateRule, is_sparse: bool) -> Callable[[Node], Cost]:
     def cost(node: Node) -> Cost:
-        dtype, dims = place_of(node.inputs[0])
+        dtype, dims = type_and_dims(node.inputs[0])
         held = int(np.prod([d or 1 for d in dims or ()]))
         grad = node.inputs[_layout(rule, is_sparse).index(rule.gradient)]
         touched = nbytes(grad) / dtype.size if is_sparse and not rule.decays else held
@@ -399,7 +396,7 @@ def _cost(rule: UpdateRule, is_sparse: bool) -> Callable[[Node], Cost]:
 
 
 def update_op(rule: str, *, is_ref: bool, is_sparse: bool) -> str:
-    """The op that changes a variable by a rule: a reference or a resource, by a dense gradient or by rows of it."""
+    """The op of a rule for reference or resource variables, and dense or sparse gradients."""
     return f"{'' if is_ref else 'Resource'}{'Sparse' if is_sparse else ''}Apply{rule}"
 
 
@@ -418,7 +415,7 @@ for _rule in RULES.values():
 
 def apply_update(
     rule: str,
-    places: Sequence[Any],
+    variables: Sequence[Any],
     gradient: TensorLike,
     scalars: dict[str, TensorLike],
     *,
@@ -426,20 +423,20 @@ def apply_update(
     flags: dict[str, bool] | None = None,
     name: str | None = None,
 ) -> Node:
-    """Add the op that changes a variable by a rule.
+    """Add the op that updates a variable by a rule.
 
     Args:
         rule: a key of `RULES`.
-        places: the variable and its slots, in the rule's order.
-        gradient: dense, of the variable's shape; or rows of it, with `indices`.
-        scalars: the rule's scalars by name; plain numbers become Consts of the variable's type.
-        indices: the rows that a sparse gradient holds, one dimension.
-        flags: attrs that differ from the rule's defaults.
-        name: the node's name; None: the op's.
+        variables: the variable and its slots, in the rule's order.
+        gradient: a dense gradient of the variable's shape, or the rows of a sparse one.
+        scalars: the rule's scalars by name. Numbers become Consts of the variable's type.
+        indices: the row numbers of a sparse gradient, a vector.
+        flags: attributes that differ from the rule's defaults.
+        name: name of the node. None: that of the op.
     """
     found = RULES[rule]
-    held = [as_place(p) for p in places]
-    dtype, _ = place_of(held[0])
+    held = [as_ref_or_handle(v) for v in variables]
+    dtype, _ = type_and_dims(held[0])
     is_ref = held[0].dtype is not resource
     op = update_op(rule, is_ref=is_ref, is_sparse=indices is not None)
     with held[0].graph.op_scope(name or op) as scope:

@@ -1,14 +1,13 @@
-"""Variables in the graph: ops that make, read and change them.
+"""Ops that create, read and assign variables.
 
-TensorFlow 1 has two kinds of variable, and a graph may mix them:
+TensorFlow 1 has two kinds of variable, and a graph may have both:
 
-- a *reference* variable (`VariableV2`) gives out its state with a reference type. An op that changes it names that input in
-  `ref_inputs`, gets the state, and gives it out again, so that changes can be chained. Every other op gets the value.
-- a *resource* variable (`VarHandleOp`) gives out a handle, a scalar of type `resource`. `ReadVariableOp` gives the value. Reads
-  are nodes, so control edges can order them against changes.
+- The output of a *reference* variable (`VariableV2`) has a reference type. An op that assigns it lists that input in `ref_inputs`. Its
+  kernel gets the state and returns it, so that assignments can be chained. The kernels of all other ops get the value.
+- The output of a *resource* variable (`VarHandleOp`) is a handle, a scalar of type `resource`. `ReadVariableOp` returns the value. Reads
+  are nodes, so that control edges can order them and assignments.
 
-At run time both are one `VariableState`. Every change is atomic, so `use_locking` has no effect: it is accepted because old
-programs pass it.
+In a step both are a `VariableState`. All assignments are atomic, so the argument `use_locking` has no effect.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from ..math.static_operands import no_cost
 # --- rules that the ops share -------------------------------------------------------------------------------
 
 
-_HANDS_ON_HANDLES = frozenset({"Identity", "Switch", "Enter", "Merge", "Exit", "NextIteration"})
+_PASS_HANDLES = frozenset({"Identity", "Switch", "Enter", "Merge", "Exit", "NextIteration"})
 
 
-def place_of(tensor: Tensor) -> tuple[DType, Dims]:
+def type_and_dims(tensor: Tensor) -> tuple[DType, Dims]:
     """The value type and static shape of the variable that a reference or handle refers to.
 
     Raises:
@@ -45,7 +44,7 @@ def place_of(tensor: Tensor) -> tuple[DType, Dims]:
         return tensor.dtype.base, tensor.dims
     if tensor.dtype is resource:
         node = tensor.op
-        while node.type in _HANDS_ON_HANDLES:
+        while node.type in _PASS_HANDLES:
             node = node.inputs[0].op
         if node.type == "VarHandleOp":
             return node.attrs["dtype"], node.attrs["shape"]
@@ -59,15 +58,15 @@ def expect_type(tensor: Tensor, dtype: DType, what: str) -> None:
         raise TypeError(f"the variable holds {dtype.name}, the {what} is {tensor.dtype.base.name}; use dt.cast")
 
 
-def place_of_handle(tensor: Tensor) -> tuple[DType, Dims]:
-    """`place_of` a handle; TypeError for a reference."""
+def type_and_dims_of_handle(tensor: Tensor) -> tuple[DType, Dims]:
+    """`type_and_dims` of a handle. TypeError for a reference."""
     if tensor.dtype is not resource:
         raise TypeError(f"input 0 must be a variable's handle, not a value of type {tensor.dtype.name}")
-    return place_of(tensor)
+    return type_and_dims(tensor)
 
 
-def _holder(attrs: Attrs) -> tuple[DType, Dims]:
-    """Checked `dtype` and `shape` of an op that makes a variable."""
+def _variable_type(attrs: Attrs) -> tuple[DType, Dims]:
+    """The checked attributes `dtype` and `shape` of an op that creates a variable."""
     dtype = attrs.get("dtype")
     if not isinstance(dtype, DType) or dtype.is_ref or dtype is resource:
         raise TypeError(f"attribute dtype must be an element type of values, not {dtype!r}")
@@ -76,29 +75,29 @@ def _holder(attrs: Attrs) -> tuple[DType, Dims]:
 
 
 def one_pass(node: Node) -> Cost:
-    """Read the variable and the operand, write the variable."""
-    dtype, dims = place_of(node.inputs[0])
+    """The cost of an op that reads the variable and its operands, and writes the variable."""
+    dtype, dims = type_and_dims(node.inputs[0])
     held = (size(node.inputs[-1]) if dims is None else max(1, int(np.prod([d or 1 for d in dims])))) * dtype.size
     return Cost(held / dtype.size, 2 * held + sum(nbytes(t) for t in node.inputs[1:]))
 
 
-# --- places -------------------------------------------------------------------------------------------------
+# --- creation -----------------------------------------------------------------------------------------------
 
 
 def _infer_variable(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    dtype, dims = _holder(attrs)
+    dtype, dims = _variable_type(attrs)
     return [(dtype.ref, dims)]
 
 
 def _infer_handle(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    _holder(attrs)
+    _variable_type(attrs)
     return [(resource, ())]
 
 
 def _find_state(context: Context, *, dtype: DType, shared_name: str) -> VariableState:
     name = shared_name or context.node_name
     found = context.resources.find(context.container, name)
-    if type(found) is VariableState and found.dtype is dtype:  # no lock for what is there
+    if type(found) is VariableState and found.dtype is dtype:  # it exists: no lock is needed
         return found
     return context.resources.variable(context.container, name, dtype)
 
@@ -109,23 +108,23 @@ for _name, _infer in (("VariableV2", _infer_variable), ("VarHandleOp", _infer_ha
 
 
 def variable_op_v2(shape: Any, dtype: Any, name: str = "Variable", shared_name: str = "") -> Tensor:
-    """The bare node of a reference variable: its reference, of type `<dtype>_ref`. Users make a `dt.Variable`."""
+    """The reference of a new reference variable, of type `<dtype>_ref`. Users create a `dt.Variable` instead."""
     attrs = {"shape": as_dims(shape), "dtype": as_dtype(dtype).base, "shared_name": shared_name}
     return apply("VariableV2", (), attrs, name)
 
 
 def var_handle_op(shape: Any, dtype: Any, shared_name: str = "", name: str = "VarHandleOp") -> Tensor:
-    """The bare node of a resource variable: its handle. Users make `dt.Variable(..., use_resource=True)`."""
+    """The handle of a new resource variable. Users create a `dt.Variable(..., use_resource=True)` instead."""
     attrs = {"shape": as_dims(shape), "dtype": as_dtype(dtype).base, "shared_name": shared_name}
     return apply("VarHandleOp", (), attrs, name)
 
 
-# --- whole-value changes ------------------------------------------------------------------------------------
+# --- assignment ---------------------------------------------------------------------------------------------
 
 
 def _assigned_dims(inputs: Sequence[Tensor], attrs: Attrs) -> tuple[DType, Dims]:
-    place, value = inputs
-    dtype, dims = place_of(place)
+    variable, value = inputs
+    dtype, dims = type_and_dims(variable)
     expect_type(value, dtype, "value")
     if typed_attr(attrs, "validate_shape", bool):
         if not compatible(dims, value.dims):
@@ -146,8 +145,8 @@ def _infer_assign_resource(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[O
 
 
 def _store(state: VariableState, value: Array, dims: Dims) -> None:
-    # The value that is there says more than the static shape: another graph, or an assignment without
-    # validation, may have given it another one.
+    # The shape of the present value takes precedence over the static shape. It may differ after an assignment by another graph or without
+    # validation.
     state.assign(value, state.read().shape if state.is_initialized else dims)
 
 
@@ -162,7 +161,7 @@ def _assign(context: Context, state: VariableState, value: Array, *, validate_sh
 def _assign_resource(
     context: Context, state: VariableState, value: Array, *, validate_shape: bool, shape: Dims = None
 ) -> tuple[()]:
-    # The op has no output to take the shape from, so the node carries the shape that a value must have.
+    # The op has no output with a static shape, so the shape is an attribute.
     if validate_shape:
         _store(state, value, shape)
     else:
@@ -175,8 +174,8 @@ define("AssignVariableOp", _infer_assign_resource, _assign_resource, cost=one_pa
 
 
 def _check_accumulate(inputs: Sequence[Tensor], attrs: Attrs) -> None:
-    place, delta = inputs
-    dtype, dims = place_of(place)
+    variable, delta = inputs
+    dtype, dims = type_and_dims(variable)
     expect_type(delta, dtype, "value")
     if not compatible(dims, delta.dims):
         raise ValueError(f"the variable has shape {text(dims)}, the value {text(delta.dims)}; they must be equal")
@@ -201,20 +200,22 @@ def define_change(
     cost: Callable[[Node], Cost],
     on_handle: str | None = None,
 ) -> None:
-    """Define an op that changes a variable, in two forms: `name` takes and gives its reference, `on_handle` takes its handle.
+    """Define an op that updates a variable, in two forms.
 
     Args:
+        name: the op that takes and returns a reference.
         check: raises TypeError or ValueError unless the inputs and attributes fit.
-        kernel: changes the variable: `kernel(context, state, *operands, **attrs)`.
-        on_handle: name of the second form; None: `Resource<name>`.
+        kernel: updates the variable, `kernel(context, state, *operands, **attrs)`.
+        cost: the cost of a node.
+        on_handle: the op that takes a handle. None: `Resource<name>`.
     """
 
     def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         check(inputs, attrs)
-        dtype, dims = place_of(inputs[0])
+        dtype, dims = type_and_dims(inputs[0])
         return [(dtype.ref, dims)] if inputs[0].dtype.is_ref else []
 
-    @wraps(kernel)  # its signature says which attributes it takes
+    @wraps(kernel)  # keeps the signature, which names the attributes
     def on_reference(context: Context, state: VariableState, *operands: Array, **attrs: Any) -> VariableState:
         kernel(context, state, *operands, **attrs)
         return state
@@ -233,21 +234,21 @@ for _name, _combine in {"Add": np.add, "Sub": np.subtract}.items():
     define_change(f"Assign{_name}", _check_accumulate, _kernel, one_pass, f"Assign{_name}VariableOp")
 
 
-def as_place(ref: Any) -> Tensor:
-    """The reference or handle of a variable, or of the result of an assignment; TypeError for anything else."""
-    place = ref if isinstance(ref, Tensor) else getattr(ref, "_place", lambda: None)()
-    if not isinstance(place, Tensor) or not (place.dtype.is_ref or place.dtype is resource):
+def as_ref_or_handle(ref: Any) -> Tensor:
+    """The reference or handle of a variable, or of the result of an assignment. TypeError for anything else."""
+    variable = ref if isinstance(ref, Tensor) else getattr(ref, "_ref_or_handle", lambda: None)()
+    if not isinstance(variable, Tensor) or not (variable.dtype.is_ref or variable.dtype is resource):
         raise TypeError(f"Expected a variable, which can be changed, not {ref!r}")
-    return place
+    return variable
 
 
 def _change(op: str, ref: Any, value: TensorLike, attrs: dict[str, Any] | None, name: str | None) -> Tensor:
-    """Add a node that changes a reference variable; a value that is no tensor becomes `<name>/value`."""
-    place = as_place(ref)
+    """Add a node that updates a reference variable. A Python value becomes the Const `<name>/value`."""
+    variable = as_ref_or_handle(ref)
     if not isinstance(value, Tensor):
-        with place.graph.op_scope(name or op) as name:
-            value = convert(value, place.dtype.base, name="value")
-    return apply(op, (place, value), attrs, name)
+        with variable.graph.op_scope(name or op) as name:
+            value = convert(value, variable.dtype.base, name="value")
+    return apply(op, (variable, value), attrs, name)
 
 
 def assign(
@@ -257,36 +258,40 @@ def assign(
     use_locking: bool | None = None,
     name: str | None = None,
 ) -> Any:
-    """Store `value` in a variable.
+    """Assign a value to a variable.
 
     Args:
         ref: a variable, a slice of one (`v[1:3]`), or the result of another assignment.
-        value: of the variable's element type, and of its shape unless `validate_shape` is False.
+        value: the new value, of the variable's element type, and of its shape unless `validate_shape` is False.
+        validate_shape: whether the shapes must agree. None: True.
+        use_locking: accepted without effect. Assignments are always atomic.
+        name: name of the node.
 
     Returns:
-        The variable's reference as a tensor, so that assignments can be chained: fetching it gives the new value.
+        The variable's reference, so that assignments can be chained. Its value is the new value.
 
     Raises:
-        TypeError, ValueError: the value does not fit the variable.
+        TypeError: the value has another element type.
+        ValueError: the value has another shape.
 
     >>> step = dt.assign(v, v * 2)
     """
     is_slice = isinstance(ref, Tensor) and ref.op.type == "StridedSlice"
-    if is_slice or not isinstance(ref, Tensor) and as_place(ref).dtype is resource:
+    if is_slice or not isinstance(ref, Tensor) and as_ref_or_handle(ref).dtype is resource:
         return ref.assign(value, name=name)
     return _change("Assign", ref, value, {"validate_shape": validate_shape is not False}, name)
 
 
 def assign_add(ref: Any, value: TensorLike, use_locking: bool | None = None, name: str | None = None) -> Any:
-    """Add `value` to a variable of the same shape, atomically. Result as for `assign`."""
-    if not isinstance(ref, Tensor) and as_place(ref).dtype is resource:
+    """Add `value` to a variable of the same shape, atomically. Arguments and result as for `assign`."""
+    if not isinstance(ref, Tensor) and as_ref_or_handle(ref).dtype is resource:
         return ref.assign_add(value)
     return _change("AssignAdd", ref, value, None, name)
 
 
 def assign_sub(ref: Any, value: TensorLike, use_locking: bool | None = None, name: str | None = None) -> Any:
-    """Subtract `value` from a variable of the same shape, atomically. Result as for `assign`."""
-    if not isinstance(ref, Tensor) and as_place(ref).dtype is resource:
+    """Subtract `value` from a variable of the same shape, atomically. Arguments and result as for `assign`."""
+    if not isinstance(ref, Tensor) and as_ref_or_handle(ref).dtype is resource:
         return ref.assign_sub(value)
     return _change("AssignSub", ref, value, None, name)
 
@@ -295,7 +300,7 @@ def assign_sub(ref: Any, value: TensorLike, use_locking: bool | None = None, nam
 
 
 def _infer_is_initialized(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    place_of(inputs[0])
+    type_and_dims(inputs[0])
     return [(bool_, ())]
 
 
@@ -306,7 +311,7 @@ def _is_initialized(context: Context, state: VariableState) -> Any:
 _LOOKS = Trait.STATEFUL | Trait.READS_ONLY
 define(
     "ReadVariableOp",
-    lambda inputs, attrs: [place_of_handle(inputs[0])],
+    lambda inputs, attrs: [type_and_dims_of_handle(inputs[0])],
     lambda context, state: state.read(),
     gradient=lambda node, grad: (grad,),
     cost=lambda node: Cost(0.0, nbytes(node.outputs[0])),
@@ -318,13 +323,15 @@ define("VarIsInitializedOp", _infer_is_initialized, _is_initialized, cost=no_cos
 
 def is_variable_initialized(variable: Any, name: str | None = None) -> Tensor:
     """Scalar bool: whether the variable has a value."""
-    place = as_place(variable)
-    return apply("VarIsInitializedOp" if place.dtype is resource else "IsVariableInitialized", (place,), None, name)
+    variable = as_ref_or_handle(variable)
+    return apply(
+        "VarIsInitializedOp" if variable.dtype is resource else "IsVariableInitialized", (variable,), None, name
+    )
 
 
 def _infer_initialized_value(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    place, initial = inputs
-    dtype, dims = place_of(place)
+    variable, initial = inputs
+    dtype, dims = type_and_dims(variable)
     expect_type(initial, dtype, "initial value")
     return [(dtype, dims if compatible(dims, initial.dims) else None)]
 
@@ -358,7 +365,7 @@ define("UninitializedNames", _infer_uninitialized, _uninitialized, device_types=
 
 
 def _infer_count(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    dtype, dims = place_of(inputs[0])
+    dtype, dims = type_and_dims(inputs[0])
     if dtype not in (int32, int64) or not compatible(dims, ()):
         raise TypeError(f"only a scalar variable of type int32 or int64 can count, not {dtype.name} {text(dims)}")
     typed_attr(attrs, "limit", int)
@@ -379,18 +386,24 @@ define("CountUpTo", _infer_count, _count_up_to, traits=Trait.STATEFUL, ref_input
 
 
 def count_up_to(ref: Any, limit: int, name: str | None = None) -> Tensor:
-    """Give a counter's value and add one to it; OutOfRangeError in the step that finds it at `limit`."""
-    return apply("CountUpTo", (as_place(ref),), {"limit": limit}, name)
+    """Increment a counter, and return its old value. OutOfRangeError in a step that finds it at `limit`.
+
+    Args:
+        ref: a scalar reference variable, int32 or int64.
+        limit: where the counter stops.
+        name: name of the node.
+    """
+    return apply("CountUpTo", (as_ref_or_handle(ref),), {"limit": limit}, name)
 
 
 def read_variable(handle: Tensor, name: str | None = None) -> Tensor:
-    """The value of a resource variable, by its handle, when this node runs."""
+    """The value of a resource variable at the time when this node runs."""
     return apply("ReadVariableOp", (handle,), None, name)
 
 
 def change_resource(op: str, handle: Tensor, value: TensorLike, name: str | None, validate_shape: bool = True) -> Node:
-    """Add a node that changes a resource variable by one value of its type and shape."""
-    dtype, dims = place_of(handle)
+    """Add a node of the op `op` that updates a resource variable by a value of its type and shape."""
+    dtype, dims = type_and_dims(handle)
     with handle.graph.as_default():
         value = convert(value, dtype)
     return make(

@@ -1,7 +1,7 @@
-"""Text: elements are bytes.
+"""Ops on strings. Elements are bytes.
 
-strings, split_join   matching, case, buckets, conversion to numbers; substrings, splitting, joining, CSV
-regular_expressions   RE2
+strings, split_join   case, length, hash buckets, conversion to and from numbers; substrings, splitting, joining, CSV
+regular_expressions   matching and replacement by RE2
 printing              formatting and printing in a step
 
 Whatever is above `graph/ops` may import it, and other families of ops.

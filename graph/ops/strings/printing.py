@@ -26,11 +26,11 @@ _LEVELS_BY_NAME = {"info": "log(info)", "warn": "log(warning)", "warning": "log(
 _LOGGER = logging.getLogger("dovetail")
 
 
-# --- texts of values --------------------------------------------------------------------------------------------------
+# --- formatting -------------------------------------------------------------------------------------------------------
 
 
 def summary_of(value: Array, ends: int) -> str:
-    """An array as text: of each axis the first and the last `ends` elements; -1: all.
+    """An array as text, with the first and last `ends` elements of each axis. -1: all.
 
     >>> summary_of(np.arange(10), 3)
     '[0 1 2 ... 7 8 9]'
@@ -66,9 +66,9 @@ def _element(value: Any) -> str:
 
 
 def _format_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    places = typed_attr(attrs, "template", str).count(typed_attr(attrs, "placeholder", str))
-    if places != len(inputs):
-        raise ValueError(f"the template has {places} placeholders, there are {len(inputs)} inputs")
+    count = typed_attr(attrs, "template", str).count(typed_attr(attrs, "placeholder", str))
+    if count != len(inputs):
+        raise ValueError(f"the template has {count} placeholders, there are {len(inputs)} inputs")
     typed_attr(attrs, "summarize", int)
     return [(string, ())]
 
@@ -85,12 +85,14 @@ define("StringFormat", _format_rule, _format, device_types=("CPU",))
 def string_format(
     template: str, inputs: Any, placeholder: str = "{}", summarize: int = 3, name: str | None = None
 ) -> Tensor:
-    """A text scalar in which each placeholder is replaced by the value of a tensor.
+    """A scalar string: a template in which each placeholder is replaced by the value of a tensor.
 
     Args:
-        template: the text.
-        inputs: a tensor, or a list of as many as there are placeholders.
-        summarize: how many elements at both ends of each axis are shown; -1: all.
+        template: the template.
+        inputs: a tensor, or a list with a tensor for each placeholder.
+        placeholder: the placeholder in the template.
+        summarize: the number of elements shown at both ends of each axis. -1: all.
+        name: name of the node.
 
     Raises:
         ValueError: the numbers of placeholders and inputs differ.
@@ -120,7 +122,7 @@ def _print(context: Context, text: Array, *, output_stream: str, end: str) -> Se
 
 
 def _writer(stream: str) -> Callable[[str, str], None]:
-    """The function that writes a text and its end. ValueError: there is no such stream."""
+    """A function that writes a string and its end to a stream. ValueError if there is no such stream."""
     if stream in ("stdout", "stderr"):
         return lambda text, end: print(text, end=end, file=getattr(sys, stream), flush=True)
     if stream in _LEVELS:
@@ -146,15 +148,16 @@ def print_v2(
     end: str = os.linesep,
     name: str | None = None,
 ) -> Node:
-    """A node that prints in each step that runs it: run it, or make what depends on it wait for it, by `control_dependencies`.
+    """A node that prints in each step in which it runs. Use `control_dependencies` to run it with other nodes.
 
     Args:
-        inputs: texts, tensors, sparse tensors, and structures of them.
-        output_stream: `sys.stderr` (None), `sys.stdout`, `dt.logging.info`, `dt.logging.warning`, `dt.logging.error`, or
-            "file://path": of the task that runs the node.
-        summarize: how many elements at both ends of each axis are shown; None: 3, -1: all.
-        sep: between the inputs, and after them.
-        end: between the inputs, and after them.
+        inputs: strings, tensors, sparse tensors, and nested structures of them.
+        output_stream: `sys.stderr` (also None), `sys.stdout`, `dt.logging.info`, `dt.logging.warning`, `dt.logging.error`, or
+            "file://path", of the task that runs the node.
+        summarize: the number of elements shown at both ends of each axis. None: 3. -1: all.
+        sep: the separator between inputs.
+        end: what follows the last input.
+        name: name of the node.
 
     Raises:
         ValueError: there is no such stream.
@@ -178,7 +181,7 @@ def print_v2(
 
 
 def _template(value: Any, placeholder: str, tensors: list[TensorLike]) -> str:
-    """The text of one argument with placeholders for its tensors, which are added to the list."""
+    """The template of one argument. Its tensors are appended to the list `tensors`."""
     if isinstance(value, str):
         return value
 

@@ -1,6 +1,6 @@
-"""Regular expressions by RE2, as in TensorFlow: time is linear in the text, whatever the pattern.
+"""Regular expressions by RE2, as in TensorFlow. The time is linear in the length of the string for every pattern.
 
-A pattern may be given when the graph is built (`Static...`), or as a tensor.
+The pattern is an attribute (`Static...`) or a tensor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
 from ..math.static_operands import as_bytes
 from ..state.queues import need_scalar
-from .strings import each, need_text_in
+from .strings import each, need_strings
 
 if TYPE_CHECKING:
     from re2 import _Regexp
@@ -40,7 +40,7 @@ def _compiled(pattern: bytes) -> _Regexp:
 
 @lru_cache(256)
 def _rewriter(rewrite: bytes, groups: int) -> Callable[[Any], bytes]:
-    r"""A function that makes the replacement of a match: `\0` is the match, `\1` to `\9` are its groups, `\\` is a backslash."""
+    r"""A function from a match to its replacement. In `rewrite`, `\0` is the match, `\1` to `\9` are its groups, `\\` is a backslash."""
     parts: list[bytes | int] = []
     for i, piece in enumerate(rewrite.split(b"\\\\")):
         parts += [b"\\"] if i else []
@@ -66,7 +66,7 @@ def _replacer(pattern: bytes, rewrite: bytes, replace_global: bool) -> Callable[
         for match in compiled.finditer(text):
             begin, end = match.span()
             if begin == end and (end == last or text[end : end + 1] and text[end] & 0xC0 == 0x80):
-                continue  # right after a match, or within a character
+                continue  # an empty match directly after another match, or inside a UTF-8 character
             found += [text[at:begin], written(match)]
             at = last = end
             if not replace_global:
@@ -82,10 +82,10 @@ def _matcher(pattern: bytes) -> Callable[[bytes], bool]:
 
 
 def _infer(result: Any, *texts: str) -> Callable[[Sequence[Tensor], Attrs], Sequence[Output]]:
-    """The rule of an op: patterns are scalars, or these attributes."""
+    """The shape rule of an op whose patterns are scalar inputs, or the attributes `texts`."""
 
     def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-        need_text_in(inputs[0])
+        need_strings(inputs[0])
         for tensor in inputs[1:]:
             need_scalar(tensor, (string,), "the pattern and its rewrite")
         for name in texts:
@@ -124,14 +124,19 @@ define("StaticRegexFullMatch", _infer(bool_, "pattern"), _matched_by_attrs, devi
 def regex_replace(
     input: TensorLike, pattern: TensorLike, rewrite: TensorLike, replace_global: bool = True, name: str | None = None
 ) -> Tensor:
-    r"""What matches a pattern of [RE2](https://github.com/google/re2/wiki/Syntax) replaced by `rewrite`; all that match, or the first.
+    r"""Replace the matches of a regular expression in each string.
 
     Args:
-        pattern: text, or scalar tensors of text; in `rewrite`, `\0` is the match, `\1` its first group.
-        rewrite: text, or scalar tensors of text; in `rewrite`, `\0` is the match, `\1` its first group.
+        input: strings.
+        pattern: a pattern of [RE2](https://github.com/google/re2/wiki/Syntax), a string or a scalar tensor.
+        rewrite: the replacement, a string or a scalar tensor. `\0` is the match, `\1` its first group.
+        replace_global: replace all matches. Otherwise only the first.
+        name: name of the node.
 
     Raises:
-        InvalidArgumentError: in a step: no pattern, or no rewrite.
+        InvalidArgumentError: in a step, the pattern or the rewrite is malformed.
+
+    >>> regex_replace("a1b2", "[0-9]", "#")   # evaluates to b"a#b#"
     """
     x, attrs = convert(input, string, name="input"), {"replace_global": bool(replace_global)}
     if isinstance(pattern, str | bytes) and isinstance(rewrite, str | bytes):
@@ -141,10 +146,10 @@ def regex_replace(
 
 
 def regex_full_match(input: TensorLike, pattern: TensorLike, name: str | None = None) -> Tensor:
-    """Whether the whole of each text matches a pattern of RE2, bool. The pattern is text, or a scalar tensor of text.
+    """Bool: whether each whole string matches a pattern of RE2. The pattern is a string or a scalar tensor.
 
     Raises:
-        InvalidArgumentError: in a step: no pattern.
+        InvalidArgumentError: in a step, the pattern is malformed.
     """
     x = convert(input, string, name="input")
     if isinstance(pattern, str | bytes):

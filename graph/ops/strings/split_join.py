@@ -1,4 +1,4 @@
-"""Substrings, splitting and joining; lines of CSV as columns of numbers and text."""
+"""Substrings, splitting and joining; CSV records as columns of numbers and strings."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.shape import Dims, broadcast, merge
 from ...tensors.sparse_tensor import SparseTensor
 from ..math.static_operands import as_bytes, dims_of, index_operand, need_index, need_rank, normal_axis
-from .strings import check_unit, need_text_in, number_of
+from .strings import check_unit, need_strings, number_of
 
 
 def _infer_substr(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     x, *numbers = inputs
-    need_text_in(x)
+    need_strings(x)
     for t in numbers:
         need_index(t, "pos and len")
     check_unit(attrs)
@@ -49,10 +49,17 @@ define("Substr", _infer_substr, _substr, device_types=("CPU",))
 
 
 def substr(input: TensorLike, pos: TensorLike, len: TensorLike, name: str | None = None, unit: str = "BYTE") -> Tensor:
-    """`len` bytes (or characters) from `pos` on, which counts from the end where it is negative; the three broadcast.
+    """Substrings of `len` bytes or characters, from `pos` on. The three operands broadcast.
+
+    Args:
+        input: strings.
+        pos: where the substrings begin, ints. Negative ones count from the end.
+        len: their lengths, ints.
+        name: name of the node.
+        unit: "BYTE" or "UTF8_CHAR".
 
     Raises:
-        InvalidArgumentError: in a step: `pos` is outside.
+        InvalidArgumentError: in a step, `pos` is out of range.
     """
     operands = convert(input, string, name="input"), convert(pos, name="pos"), convert(len, name="len")
     return apply("Substr", operands, {"unit": unit}, name)
@@ -61,10 +68,10 @@ def substr(input: TensorLike, pos: TensorLike, len: TensorLike, name: str | None
 def _infer_join(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     typed_attr(attrs, "separator", str)
     if not inputs:
-        raise ValueError("there is nothing to join")
+        raise ValueError("needs at least one input")
     dims: Dims = ()
     for t in inputs:
-        need_text_in(t)
+        need_strings(t)
         dims = broadcast(dims, t.dims)
     return [(string, dims)]
 
@@ -79,7 +86,7 @@ define("StringJoin", _infer_join, _join, device_types=("CPU",))
 
 
 def string_join(inputs: Sequence[TensorLike], separator: str = "", name: str | None = None) -> Tensor:
-    """Texts of several tensors joined, element by element; scalars serve all.
+    """Concatenate the strings of several tensors element by element. All have one shape, or are scalars.
 
     >>> string_join([["a", "b"], "!"])   # evaluates to [b"a!", b"b!"]
     """
@@ -90,17 +97,17 @@ def string_join(inputs: Sequence[TensorLike], separator: str = "", name: str | N
             dims = dims if t.dims == () else merge(dims, t.dims)
     except ValueError as e:
         names = ", ".join(map(repr, operands))
-        raise ValueError(f"string_join: {e}. Give texts of one shape, or scalars, not {names}") from None
+        raise ValueError(f"string_join: {e}. The inputs must be scalars or have one shape, not {names}") from None
     return make("StringJoin", operands, {"separator": separator}, name).outputs[0]
 
 
 def _infer_reduce_join(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     x, *given = inputs
-    need_text_in(x)
+    need_strings(x)
     typed_attr(attrs, "separator", str)
     axes = attrs.get("axes")
     if axes is not None and (not isinstance(axes, tuple) or not all(type(a) is int for a in axes)):
-        raise TypeError("attribute axes must be whole numbers")
+        raise TypeError("attribute axes must hold ints")
     for t in given:
         need_index(t, "axes")
         keep = x.dims is not None and attrs["keep_dims"]
@@ -143,10 +150,19 @@ def reduce_join(
     reduction_indices: Any = None,
     keepdims: bool | None = None,
 ) -> Tensor:
-    """Texts along axes joined, axis by axis in the order in which they are given; None: all, the last one first.
+    """Concatenate strings along axes.
+
+    Args:
+        inputs: strings.
+        axis: the axes, joined in this order. None: all, beginning with the last.
+        keep_dims: keep the joined axes with size 1.
+        separator: what to put between strings.
+        name: name of the node.
+        reduction_indices: old name of `axis`.
+        keepdims: newer name of `keep_dims`.
 
     Raises:
-        InvalidArgumentError: in a step: an axis that only the step knows does not exist, or is given twice.
+        ValueError: an axis does not exist or occurs twice. InvalidArgumentError if only the step knows.
 
     >>> reduce_join([["a", "b"], ["c", "d"]], axis=0)   # evaluates to [b"ac", b"bd"]
     """
@@ -166,10 +182,10 @@ def reduce_join(
 
 def _infer_split(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     for t in inputs:
-        need_text_in(t)
+        need_strings(t)
     x, *ends = inputs
     if x.dims is not None and len(x.dims) != 1:
-        raise ValueError(f"a vector of texts is split, not shape {x.shape}")
+        raise ValueError(f"the input must be a vector of strings, not of shape {x.shape}")
     for t in ends:
         need_rank(t.dims, 0, "delimiter")
     typed_attr(attrs, "delimiter", str)
@@ -188,7 +204,7 @@ def _split(
         if whole:
             parts = text.split(ends, most) if ends else _words(text, most)
         elif ends:
-            parts = re.split(b"[" + re.escape(ends) + b"]", text) if text else []  # no text: no parts, as in TensorFlow
+            parts = re.split(b"[" + re.escape(ends) + b"]", text) if text else []  # as in TensorFlow
         else:
             parts = [text[i : i + 1] for i in range(len(text))]
         rows.append([p for p in parts if p] if skip_empty else parts)
@@ -199,7 +215,7 @@ def _split(
 
 
 def _words(text: bytes, most: int) -> list[bytes]:
-    """Words between blanks; after so many splits all the rest, even if it is empty, as in TensorFlow."""
+    """The words of a string, after at most `most` splits. The remainder after the last split may be empty, as in TensorFlow."""
     if most == 0:
         return [text]
     words = text.split(None, most)
@@ -217,20 +233,40 @@ def string_split_v2(
     source: TensorLike = None,
     name: str | None = None,
 ) -> SparseTensor:
-    """As Python's `split`: `sep` as a whole is between words, None means any blanks; at most `maxsplit` splits.
+    """Split strings like Python's `str.split`.
 
-    With blanks, the last of `maxsplit` splits is followed by the rest, even if it is empty, as in TensorFlow.
+    Args:
+        input: a vector of strings.
+        sep: the separator. None: runs of whitespace.
+        maxsplit: the largest number of splits per string. -1: no limit. With whitespace, the remainder may be an empty string.
+        result_type: must be "SparseTensor".
+        source: old name of `input`.
+        name: name of the node.
+
+    Returns:
+        A `SparseTensor` with a row per string.
     """
-    return splitted(
+    return split_strings(
         input if input is not None else source, "" if sep is None else sep, False, True, maxsplit, name, result_type
     )
 
 
-def splitted(
+def split_strings(
     source: TensorLike, ends: TensorLike, skip_empty: bool, whole: bool, most: int, name: str | None, result_type: str
 ) -> SparseTensor:
+    """Add a `StringSplit` node.
+
+    Args:
+        source: a vector of strings.
+        ends: the delimiter, or without `whole` several one-byte delimiters. "": whitespace with `whole`, else every byte is a part.
+        skip_empty: leave out empty parts.
+        whole: whether `ends` is one delimiter.
+        most: the largest number of splits, with `whole`. -1: no limit.
+        name: name of the node.
+        result_type: must be "SparseTensor".
+    """
     if result_type != "SparseTensor":
-        raise ValueError(f"result_type must be 'SparseTensor', not {result_type!r}: there are no ragged tensors")
+        raise ValueError(f"result_type must be 'SparseTensor', not {result_type!r}: ragged tensors are not supported")
     fixed = isinstance(ends, (str, bytes))
     delimiter = "" if not fixed else ends if isinstance(ends, str) else ends.decode()
     attrs = {"delimiter": delimiter, "skip_empty": bool(skip_empty), "whole": whole, "most": int(most)}
@@ -247,14 +283,14 @@ TYPES = (float32, float64, int32, int64, string)
 def _rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     records, *defaults = inputs
     if records.dtype.base is not string:
-        raise TypeError(f"records are text, not {records.dtype.name}")
+        raise TypeError(f"records must be strings, not {records.dtype.name}")
     if not defaults:
-        raise ValueError("there must be a default, or an empty vector, for each column")
+        raise ValueError("each column needs a default or an empty vector")
     for t in defaults:
         if t.dtype.base not in TYPES:
             raise TypeError(f"columns are {', '.join(d.name for d in TYPES)}, not {t.dtype.base.name}")
         if t.dims is not None and (len(t.dims) > 1 or t.dims not in ((), (0,), (1,), (None,))):
-            raise ValueError(f"a default is one value or none, not of shape {t.dims}")
+            raise ValueError(f"a default must hold one value or none, not be of shape {t.dims}")
     delim, columns = attrs.get("field_delim"), attrs.get("select_cols")
     if not isinstance(delim, str) or len(delim) != 1:
         raise ValueError(f"field_delim must be one character, not {delim!r}")
@@ -331,20 +367,22 @@ def decode_csv(
     na_value: str = "",
     select_cols: Sequence[int] | None = None,
 ) -> list[Tensor]:
-    """Lines of values as one tensor per column, each of the shape of `records`.
+    """Parse CSV records into one tensor per column, in the shape of `records`.
 
     Args:
-        records: text, a line each.
-        record_defaults: for each column the value of an empty field, which also gives the type: float32, float64, int32, int64 or
-            string. An empty vector of that type: the field must not be empty.
-        field_delim: what is between fields.
-        use_quote_delim: `"` may be around a field, and is doubled in it.
-        na_value: text that counts as empty, too.
-        select_cols: the columns to return, in rising order; None: all.
+        records: strings, one record each.
+        record_defaults: for each column the value of empty fields, which also determines the type: float32, float64, int32, int64 or
+            string. An empty vector of the type means that fields must not be empty.
+        field_delim: the delimiter between fields.
+        use_quote_delim: whether fields may be quoted with `"`, which is doubled inside them.
+        name: name of the node.
+        na_value: a field that also counts as empty.
+        select_cols: the columns to return, in ascending order. None: all.
 
     Raises:
-        ValueError, TypeError: defaults of other types or shapes.
-        InvalidArgumentError, in a step: a line with other fields.
+        ValueError: a default has another shape, or `select_cols` is invalid.
+        TypeError: a default has another type.
+        InvalidArgumentError: in a step, a record does not have these fields.
 
     >>> x, label = decode_csv(line, [[0.0], [""]])
     """

@@ -1,6 +1,6 @@
-"""Elementwise text ops: matching, replacing, hash buckets, conversion to and from numbers.
+"""Elementwise ops on strings: hash buckets, conversion to and from numbers, case, length, base64.
 
-Elements are bytes, as everywhere in a graph. Hash buckets have TensorFlow's numbers.
+Elements are bytes. Hash buckets have the same numbers as in TensorFlow.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ NUMBERS = (float32, float64, int32, int64)
 
 
 def each(x: Array, f: Callable[[bytes], Any], dtype: Any = object) -> Array:
-    """A function of each element."""
+    """Apply a function to each element of a string array."""
     out = np.empty(x.shape, dtype)
     for at, item in np.ndenumerate(x):
         out[at] = f(as_bytes(item))
     return out
 
 
-def need_text_in(tensor: Tensor) -> None:
-    """TypeError: an input is no text."""
+def need_strings(tensor: Tensor) -> None:
+    """TypeError unless the tensor holds strings."""
     if tensor.dtype.base is not string:
-        raise TypeError(f"the input must be text, not {tensor.dtype.base.name}")
+        raise TypeError(f"the input must be strings, not {tensor.dtype.base.name}")
 
 
 def _define(
@@ -56,11 +56,11 @@ def _define(
     result: DType = string,
     check: Callable[[Attrs], None] = lambda attrs: None,
 ) -> None:
-    """An op of each element: `f(**attrs)` gives the function."""
+    """Define an elementwise op. `f(**attrs)` returns the function of an element."""
 
     def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         (x,) = inputs
-        need_text_in(x)
+        need_strings(x)
         check(attrs)
         return [(result, x.dims)]
 
@@ -86,7 +86,7 @@ def _check_buckets(attrs: Attrs) -> None:
 
 
 def _buckets(hashed: Callable[..., int]) -> Callable[..., Callable[[bytes], int]]:
-    """The function of an op, of a hash of 64 bits: of the text, and of the op's key where it has one."""
+    """The function of an op that applies a 64-bit hash to the string, and to the op's key if it has one."""
     return lambda *, num_buckets, **key: lambda item: hashed(item, **key) % num_buckets
 
 
@@ -96,7 +96,7 @@ _define("StringToHashBucketStrong", _buckets(keyed_hash), int64, _check_buckets)
 
 
 def string_to_hash_bucket_fast(input: TensorLike, num_buckets: int, name: str | None = None) -> Tensor:
-    """A number from 0 to `num_buckets - 1` for each text, int64: the same for the same text, everywhere and always (`core/farmhash.py`).
+    """Hash each string to an int64 in [0, num_buckets) by FarmHash. The result is the same on all platforms (`core/farmhash.py`).
 
     >>> string_to_hash_bucket_fast(["Berlin", "Paris"], 1000)
     """
@@ -106,7 +106,7 @@ def string_to_hash_bucket_fast(input: TensorLike, num_buckets: int, name: str | 
 def string_to_hash_bucket(
     string_tensor: TensorLike = None, num_buckets: int | None = None, name: str | None = None, input: TensorLike = None
 ) -> Tensor:
-    """As `string_to_hash_bucket_fast`, by the hash that TensorFlow had before: other numbers."""
+    """`string_to_hash_bucket_fast` by TensorFlow's older hash function, which gives other buckets."""
     if num_buckets is None:
         raise ValueError("num_buckets is missing")
     given = string_tensor if input is None else input
@@ -116,7 +116,7 @@ def string_to_hash_bucket(
 def string_to_hash_bucket_strong(
     input: TensorLike, num_buckets: int, key: Sequence[int], name: str | None = None
 ) -> Tensor:
-    """As `string_to_hash_bucket_fast`, by SipHash: only a holder of the key, two numbers, can predict the buckets."""
+    """`string_to_hash_bucket_fast` by SipHash with a secret key of two numbers. Without the key, buckets cannot be predicted."""
     attrs = {"num_buckets": int(num_buckets), "key": tuple(int(k) for k in key)}
     return _apply("StringToHashBucketStrong", input, name, **attrs)
 
@@ -126,16 +126,16 @@ def string_to_hash_bucket_strong(
 
 def _infer_number(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     (x,) = inputs
-    need_text_in(x)
+    need_strings(x)
     if attrs.get("out_type") not in NUMBERS:
         raise TypeError(f"out_type must be one of {', '.join(d.name for d in NUMBERS)}")
     return [(attrs["out_type"], x.dims)]
 
 
 def number_of(text: str, dtype: np.dtype[Any]) -> Any:
-    """A text's number. ValueError, OverflowError: it has none of this type."""
+    """The number that a string represents. ValueError or OverflowError if it does not represent a number of this type."""
     if "_" in text or not text.isascii():
-        raise ValueError  # a number for Python alone
+        raise ValueError  # Python would accept it
     if dtype.kind != "f":
         return dtype.type(int(text))
     return dtype.type(float.fromhex(text) if "0x" in text.lower() else float(text))
@@ -159,7 +159,7 @@ define("StringToNumber", _infer_number, _to_number, device_types=("CPU",))
 def string_to_number(
     string_tensor: TensorLike = None, out_type: Any = float32, name: str | None = None, input: TensorLike = None
 ) -> Tensor:
-    """The numbers that texts write: float32, float64, int32 or int64. InvalidArgumentError in a step: one is no number."""
+    """Parse strings as numbers: float32, float64, int32 or int64. InvalidArgumentError if a string is not a number of the type."""
     given = string_tensor if input is None else input
     return _apply("StringToNumber", given, name, out_type=as_dtype(out_type).base)
 
@@ -167,7 +167,7 @@ def string_to_number(
 def _infer_as_string(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     (x,) = inputs
     if x.dtype.base not in (*ALL_NUMBERS, bool_, string):
-        raise TypeError(f"{x.dtype.base.name} cannot be written")
+        raise TypeError(f"{x.dtype.base.name} cannot be converted to string")
     if attrs["scientific"] and attrs["shortest"]:
         raise ValueError("Cannot specify both scientific and shortest notation")
     if (attrs["scientific"] or attrs["shortest"] or attrs["precision"] >= 0) and not x.dtype.base.is_floating:
@@ -188,7 +188,9 @@ def _as_string(x: Array, *, precision: int, scientific: bool, shortest: bool, wi
         if not floating:
             return form % int(value)
         number = float(value)
-        return (form if math.isfinite(number) else form.replace("%0", "%")) % number  # zeros go before digits alone
+        return (
+            form if math.isfinite(number) else form.replace("%0", "%")
+        ) % number  # inf and nan are not padded with zeros
 
     return text_array((written(item).encode() for _, item in np.ndenumerate(x)), x.shape)
 
@@ -205,13 +207,19 @@ def as_string(
     fill: str = "",
     name: str | None = None,
 ) -> Tensor:
-    """Numbers and truth values as text. The words `true` and `false` are not padded.
+    """Convert numbers and bools to strings.
 
     Args:
-        precision: digits after the decimal point; -1: 6.
-        scientific: how floats are written; else as `1.500000`.
-        shortest: how floats are written; else as `1.500000`.
-        width: shorter text is padded with blanks on the left; with fill="-" on the right; with fill="0" with zeros.
+        input: numbers, bools or strings.
+        precision: the number of digits after the decimal point. -1: 6.
+        scientific: write floats as `1.500000e+00`.
+        shortest: write floats as `1.5`.
+        width: pad shorter strings to this width. Bools are not padded.
+        fill: how to pad: "" or " " with blanks on the left, "-" with blanks on the right, "0" with zeros, "+" with a sign.
+        name: name of the node.
+
+    Raises:
+        ValueError: options for floats are given for another type, or contradict each other.
     """
     attrs = {
         "precision": precision, "scientific": scientific, "shortest": shortest, "width": width, "fill": fill,
@@ -219,7 +227,7 @@ def as_string(
     return apply("AsString", (convert(input, name="input"),), attrs, name)
 
 
-# --- each by itself ---------------------------------------------------------------------------------------------------
+# --- case, length, base64 ---------------------------------------------------------------------------------------------
 
 
 def _length(*, unit: str) -> Callable[[bytes], int]:
@@ -227,7 +235,7 @@ def _length(*, unit: str) -> Callable[[bytes], int]:
 
 
 def check_unit(attrs: Attrs) -> None:
-    """ValueError if the unit of lengths is unknown."""
+    """ValueError unless the attribute `unit` is "BYTE" or "UTF8_CHAR"."""
     choice_attr(attrs, "unit", ("BYTE", "UTF8_CHAR"))
 
 
@@ -244,7 +252,7 @@ def _unbase64() -> Callable[[bytes], bytes]:
     def decoded(item: bytes) -> bytes:
         filled = len(item) - len(item.rstrip(b"="))
         if b"+" in item or b"/" in item or filled > 2 or (filled and len(item) % 4):
-            raise invalid("Invalid base64 input: it is not of the alphabet of URLs, or is filled up in part")
+            raise invalid("Invalid base64 input: it is not in the URL-safe alphabet, or has incomplete padding")
         try:
             return base64.b64decode(item + b"=" * (-len(item) % 4), altchars=b"-_", validate=True)
         except binascii.Error as e:
@@ -270,30 +278,30 @@ _define("DecodeBase64", _unbase64)
 
 
 def string_strip(input: TensorLike, name: str | None = None) -> Tensor:
-    """Without blanks at both ends."""
+    """Strip whitespace at both ends."""
     return _apply("StringStrip", input, name)
 
 
 def string_lower(input: TensorLike, encoding: str = "", name: str | None = None) -> Tensor:
-    """With small letters; of ASCII, or of all alphabets with encoding="utf-8"."""
+    """Convert to lower case: ASCII letters, or all letters with encoding="utf-8"."""
     return _apply("StringLower", input, name, encoding=encoding)
 
 
 def string_upper(input: TensorLike, encoding: str = "", name: str | None = None) -> Tensor:
-    """With capital letters; of ASCII, or of all alphabets with encoding="utf-8"."""
+    """Convert to upper case: ASCII letters, or all letters with encoding="utf-8"."""
     return _apply("StringUpper", input, name, encoding=encoding)
 
 
 def string_length(input: TensorLike, name: str | None = None, unit: str = "BYTE") -> Tensor:
-    """How long each text is, int32: in bytes, or in characters (unit="UTF8_CHAR")."""
+    """The length of each string in bytes, or in characters with unit="UTF8_CHAR". int32."""
     return _apply("StringLength", input, name, unit=unit)
 
 
 def encode_base64(input: TensorLike, pad: bool = False, name: str | None = None) -> Tensor:
-    """Bytes as text, in the alphabet of URLs; `pad`: filled up with `=`."""
+    """Encode strings in base64 with the URL-safe alphabet. `pad` pads them with `=`."""
     return _apply("EncodeBase64", input, name, pad=bool(pad))
 
 
 def decode_base64(input: TensorLike, name: str | None = None) -> Tensor:
-    """The bytes of such text. InvalidArgumentError in a step: it is none."""
+    """Decode strings that are URL-safe base64. InvalidArgumentError if one is malformed."""
     return _apply("DecodeBase64", input, name)

@@ -72,7 +72,7 @@ def test_a_bare_variable_is_read_first_of_all_and_its_owner_has_nothing_to_do(re
 
 def test_a_place_is_read_for_each_who_takes_its_value():
     with dt.device(PS):
-        place = dt.Variable(np.zeros(3, np.float32))._place()
+        place = dt.Variable(np.zeros(3, np.float32))._ref_or_handle()
     with dt.device(WORKER):
         y = dt.negative(place) + dt.square(place)
     _, made, found = cut_of([y])

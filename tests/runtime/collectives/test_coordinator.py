@@ -382,7 +382,7 @@ def test_members_in_one_graph():
         (lambda: ops.all_reduce("a", ["/cpu:0"], 0), "cannot be reduced"),
         (lambda: ops.all_reduce([dt.constant(1), dt.constant(1.0)], ["/cpu:0"], 0), "one type"),
         (lambda: ops.all_gather(1.0, ["/cpu:0"], 0), "first axis"),
-        (lambda: ops.reduce_scatter([1, 2, 3], ["/cpu:0", "/cpu:1"], 0), "share evenly"),
+        (lambda: ops.reduce_scatter([1, 2, 3], ["/cpu:0", "/cpu:1"], 0), "a multiple of 2"),
         (lambda: ops.broadcast(1.0, ["/cpu:0"], 0, root=2), "root"),
     ],
 )

@@ -159,7 +159,7 @@ def test_feeds_by_nested_tuples_and_of_sparse_tensors_whose_shape_is_known() -> 
 
 def test_batches_of_different_sizes_are_refused_when_they_are_put_into_a_queue() -> None:
     queue = tf.FIFOQueue(10, [tf.float32, tf.int32], [[], []])
-    with pytest.raises(ValueError, match=r"one number of elements, not \[2, 3\]"):
+    with pytest.raises(ValueError, match=r"the same number of elements, not \[2, 3\]"):
         queue.enqueue_many([tf.zeros([2]), tf.zeros([3], tf.int32)])
     queue.enqueue_many([tf.zeros([2]), tf.placeholder(tf.int32, [None])])
 

@@ -44,7 +44,7 @@ from ....graph.ops.math.static_operands import (
     op_scope,
     static_ints,
 )
-from ....graph.ops.strings.split_join import splitted
+from ....graph.ops.strings.split_join import split_strings
 from ....graph.tensors.sparse_tensor import SparseTensor
 
 
@@ -313,7 +313,7 @@ def string_split(
     >>> string_split(["hello world", "a b c"]).values   # evaluates to [b"hello", b"world", b"a", b"b", b"c"]
     """
     ends = sep if sep is not None else delimiter
-    return splitted(source, " " if ends is None else ends, skip_empty, False, -1, name, result_type)
+    return split_strings(source, " " if ends is None else ends, skip_empty, False, -1, name, result_type)
 
 
 class UniqueWithCounts(NamedTuple):

@@ -27,7 +27,7 @@ from ....graph.ops.io.parsing import (
     described,
     feature_dims,
     messages_of,
-    without_filling,
+    without_padding,
 )
 from ....graph.ops.math.static_operands import as_bytes, need_rank, op_scope
 
@@ -134,7 +134,7 @@ def _sequences(
         first = len(outputs) - 2 * len(keys)
         pairs = dict(zip(keys, zip(outputs[first::2], outputs[first + 1 :: 2], strict=True), strict=True))
         whole = by_key(of_context, outputs[:first])
-        found = {key: without_filling(*pairs[key]) if s else pairs[key][0] for key, s in zip(keys, sparse, strict=True)}
+        found = {key: without_padding(*pairs[key]) if s else pairs[key][0] for key, s in zip(keys, sparse, strict=True)}
         return whole, found, {key: pairs[key][1] for key, s in zip(keys, sparse, strict=True) if not s}
 
 

@@ -23,7 +23,7 @@ from ....graph.ops.array.ranges import range as range_
 from ....graph.ops.array.shapes import reshape, shape, size as size_
 from ....graph.ops.math.common import allowed, same_type
 from ....graph.ops.math.static_operands import dims_of, op_scope, write_cost
-from ....graph.ops.sparse.arrange import coordinates_at
+from ....graph.ops.sparse.arrange import unravel_indices
 from ....graph.tensors.sparse_tensor import SparseTensor, is_sparse
 
 _ELEMENTS = (int8, int16, int32, int64, uint8, uint16, string)
@@ -160,7 +160,7 @@ def _elements(value: Any, name: str) -> tuple[Tensor, Tensor, Tensor]:
     if isinstance(given, SparseTensor):
         return given._tensors()
     whole = shape(given, out_type=int64)
-    return coordinates_at(range_(size_(given, out_type=int64)), whole), reshape(given, [-1]), whole
+    return unravel_indices(range_(size_(given, out_type=int64)), whole), reshape(given, [-1]), whole
 
 
 def _combined(a: Any, b: Any, operation: str, validate_indices: bool) -> SparseTensor:
