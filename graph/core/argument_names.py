@@ -1,8 +1,8 @@
-"""Keyword arguments and attributes that a function or an object does not have: the error says which it has instead.
+"""Errors for keyword arguments and attributes that do not exist. They name the ones to use instead.
 
-PyTorch, JAX and TensorFlow 1 name the same argument differently (`dim`, `axis`; `lr`, `learning_rate`). Python's own error names
-only the argument that was given. `explains_arguments` adds the name to use. It costs 0.1 us a call, which is little beside making a node.
-All public functions of `graph/ops` have it: `explain_members` gives it to them when all are imported, so calls between them cost nothing.
+PyTorch, JAX and TensorFlow 1 have different names for the same argument (`dim`, `axis`; `lr`, `learning_rate`). Python's own error gives
+only the wrong name. The decorator `explains_arguments` adds the right one. It costs 0.1 us per call, little compared with the creation of a
+node. `explain_members` decorates all public functions of `graph/ops` after they have been imported, so calls between them cost nothing.
 """
 
 from __future__ import annotations
@@ -72,12 +72,13 @@ def explanation(function: str, unknown: Collection[str], known: Collection[str])
 def check_arguments(
     name: str, function: Callable[..., Any], given: Mapping[str, Any], after: Sequence[Callable[..., Any]] = ()
 ) -> None:
-    """TypeError with an explanation: a function does not have a keyword argument that is given.
+    """TypeError with an explanation if a function does not have a keyword argument.
 
     Args:
-        name: how the error calls the function.
+        name: the function's name in the error.
+        function: the function.
         given: the keyword arguments of the call.
-        after: the functions that get what its `**kwargs` holds: the first, or what the `**kwargs` of that passes on.
+        after: functions to which `**kwargs` is passed on: by the function to the first of them, by that to the second, and so on.
     """
     known: list[str] = []
     for f in (function, *after):
@@ -92,20 +93,20 @@ def check_arguments(
 
 
 def check_flags(**given: object) -> None:
-    """TypeError: an argument that is True or False has another value, such as "no", which Python counts as true."""
+    """TypeError if a boolean argument has another value, such as "no", which Python counts as true."""
     for name, value in given.items():
         if not isinstance(value, bool):
             raise TypeError(f"{name} must be True or False, not {value!r}")
 
 
 def no_attribute(owner: object, name: str, instead: Mapping[str, str]) -> AttributeError:
-    """The error for an attribute that an object does not have: it says what to use, where `instead` or a close name tells.
+    """The error for an attribute that does not exist. It names the one to use, from `instead` or by a similar name.
 
     >>> no_attribute(plan, "show", {"show": "print(plan)"})
     AttributeError("'Plan' object has no attribute 'show': use print(plan)")
     """
     if hasattr(type(owner), name):
-        object.__getattribute__(owner, name)  # a property of its own failed: raise what it raised
+        object.__getattribute__(owner, name)  # a property has raised AttributeError: raise that
     text = f"{type(owner).__name__!r} object has no attribute {name!r}"
     if name in instead:
         text += f": use {instead[name]}"
@@ -117,10 +118,7 @@ def no_attribute(owner: object, name: str, instead: Mapping[str, str]) -> Attrib
 
 
 def explains_arguments(function: Callable[P, R]) -> Callable[P, R]:
-    """A decorator: a call with a keyword argument that the function does not have names the one to use.
-
-    An `__init__` may pass its `**kwargs` on to that of a base.
-    """
+    """A decorator that explains errors of wrong keyword arguments. An `__init__` may pass its `**kwargs` to that of a base class."""
     name = function.__name__
 
     @functools.wraps(function)

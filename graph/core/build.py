@@ -1,4 +1,4 @@
-"""Converts users' values to tensors, and applies ops to them.
+"""Conversion of Python values to tensors, and application of ops to them.
 
 Every public op function is `apply(...)` on operands converted to tensors by `convert`. An operand that is not a tensor becomes a
 Const under the op's name scope (`add/y`), as in TensorFlow, so that graphs have the same names.
@@ -26,14 +26,14 @@ TensorLike: TypeAlias = Any
 
 
 class Derivative(enum.Enum):
-    """What a gradient rule may give for an input in place of a tensor."""
+    """A value that a gradient rule may return in place of a tensor."""
 
     ZERO = 0
-    """The output is constant near each value of the input: `gradients` makes zeros where nothing else reaches an x."""
+    """The derivative is zero. `gradients` makes zeros only for an x that no other gradient reaches."""
 
 
 Grads: TypeAlias = list[Tensor | Derivative | None]
-"""Gradients, one for each input of a node; None: none flows there."""
+"""The gradients of a node's inputs. None if no gradient flows to an input."""
 
 
 def apply(
@@ -44,7 +44,7 @@ def apply(
 
 
 def make(op: str, inputs: Sequence[Tensor] = (), attrs: dict[str, Any] | None = None, name: str | None = None) -> Node:
-    """Add a node to the graph of its inputs (the default graph when it has none)."""
+    """Add a node to the graph of its inputs, or to the default graph if it has none."""
     return (inputs[0].op.graph if inputs else get_default_graph()).create(op, inputs, attrs, name)
 
 
@@ -58,10 +58,10 @@ def register_tensor_conversion_function(
     """Register a function that converts objects of a type to tensors wherever a tensor is accepted.
 
     Args:
-        base_type: a class, or several; their subclasses count.
-        conversion_func: called as `conversion_func(value, dtype=None, name=None, as_ref=False)`; returns a tensor, or NotImplemented:
-            then other functions are tried.
-        priority: functions with smaller numbers are tried first; for equal numbers, in order of registration.
+        base_type: a class or a tuple of classes, including their subclasses.
+        conversion_func: called as `conversion_func(value, dtype=None, name=None, as_ref=False)`. It returns a tensor, or NotImplemented to
+            try the next function.
+        priority: functions with smaller numbers are tried first, and those with equal numbers in order of registration.
 
     Raises:
         TypeError: `base_type` is not a class, or `conversion_func` not a function.
@@ -76,7 +76,7 @@ def register_tensor_conversion_function(
 
 
 def _registered(value: Any, dtype: DType | None, name: str | None, prefer: DType | None) -> Tensor | None:
-    """A value converted by a registered function; None: there is no function for it."""
+    """A value converted by a registered function. None if there is no function for it."""
     for _, kinds, function in _conversions:
         if not isinstance(value, kinds):
             continue
@@ -89,7 +89,7 @@ def _registered(value: Any, dtype: DType | None, name: str | None, prefer: DType
         if found is NotImplemented:
             continue
         if not isinstance(found, Tensor):
-            raise RuntimeError(f"A conversion function for {type(value).__name__} gave no tensor: {found!r}")
+            raise RuntimeError(f"A conversion function for {type(value).__name__} did not return a tensor: {found!r}")
         made: Tensor = found
         return made
     return None
@@ -179,9 +179,9 @@ def _holds_tensor(value: Any) -> bool:
 
 
 def _preferred(value: Any, prefer: DType | None) -> DType | None:
-    """`prefer`, if a number of this kind may become it: an int any number, a float any floating or complex type.
+    """`prefer` if a value may be converted to it: an int to any numeric type, a float to any floating or complex type.
 
-    Numbers of NumPy, too: programs calculate with tensors of float32 and arrays of float64, which is what NumPy gives.
+    This also applies to NumPy's numbers, because programs combine float32 tensors with arrays that NumPy makes float64.
     """
     if prefer is None:
         return None
@@ -205,7 +205,7 @@ def _array_preferred(value: np.ndarray[Any, Any], prefer: DType) -> DType | None
     kind = value.dtype.kind
     if kind in "iu" and prefer.is_integer:
         same = np.all(value.astype(prefer.np) == value)
-        return prefer if same else None  # a value that would wrap around keeps its type, which the op then refuses
+        return prefer if same else None  # a value that would overflow keeps its type, and the op refuses it
     if kind in "biu":
         return prefer
     if as_dtype(value.dtype).is_floating:
@@ -218,11 +218,11 @@ _DEFAULT_TYPES: dict[np.dtype[Any], DType] = {np.dtype(np.float64): dtypes.float
 
 
 def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
-    """The NumPy array for a value, with TensorFlow's defaults: Python floats are float32, ints int32 (int64 if they need it).
+    """Convert a value to a NumPy array, with TensorFlow's default types: float32 for floats, int32 or else int64 for ints.
 
     Raises:
         TypeError: no element type fits, or an int does not fit into `dtype`.
-        ValueError: ragged lists, or None.
+        ValueError: the value is None, or its lists are ragged.
     """
     if isinstance(value, (np.ndarray, np.generic)):
         array = dtypes.native(np.asarray(value))
@@ -241,7 +241,7 @@ def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
         return to_array(value.as_list() or np.zeros(0, np.int32), dtype)
     leaf = _first_leaf(value)
     try:
-        # Text goes through objects: NumPy's own text types drop zero bytes at the end, and cannot mix text and bytes.
+        # Strings become objects: NumPy's string types drop trailing zero bytes, and cannot mix str and bytes.
         array = np.array(value, object) if isinstance(leaf, (str, bytes)) else np.array(value)
     except ValueError as e:
         raise ValueError(f"Cannot make a tensor of {_short(value)}: its lists have unequal lengths") from e
@@ -252,7 +252,7 @@ def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
     if array.dtype.kind in "USO":
         return _string_array(value, array, dtype)
     if dtype is None:
-        # A list of arrays keeps the arrays' own type; numbers in a list, also those of NumPy, take TensorFlow's defaults.
+        # A list of arrays keeps their type. Numbers in a list, also those of NumPy, get TensorFlow's default type.
         default = None if _has_array(value) else _DEFAULT_TYPES.get(array.dtype)
         if default is dtypes.int32 and (array.astype(np.int32) != array).any():
             default = dtypes.int64
@@ -269,7 +269,7 @@ def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
 
 
 def _as_type(value: Any, array: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
-    """An array of numbers, which the user gave as `value`, in another type. TypeError: more than rounding would change a number."""
+    """Convert an array of numbers to another type. TypeError if a number would change by more than rounding. `value` is for the error."""
     if array.dtype.kind == "c" and not dtype.is_complex:
         raise TypeError(f"Expected {dtype.name}, got {_short(value)}: the imaginary part would be lost; use np.real")
     if not dtype.is_integer or np.can_cast(array.dtype, dtype.np):
@@ -289,7 +289,7 @@ def _as_type(value: Any, array: np.ndarray[Any, Any], dtype: DType) -> np.ndarra
 
 
 def _sizes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The numbers of an array with `Dimension`s among its elements; another array as it is. ValueError: one is unknown."""
+    """An object array with its `Dimension`s replaced by numbers. ValueError if a dimension is unknown."""
     flat = array.ravel()
     if not any(isinstance(v, Dimension) for v in flat):
         return array
@@ -302,7 +302,7 @@ def _sizes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _string_array(value: Any, array: np.ndarray[Any, Any], dtype: DType | None) -> np.ndarray[Any, Any]:
-    """An array of bytes: text is encoded in UTF-8. TypeError: an element is no text, or `dtype` is not string."""
+    """An array of bytes. Str elements are encoded in UTF-8. TypeError for other elements, or if `dtype` is not string."""
     flat = array.astype(object, copy=False).ravel()
     if any(hasattr(item, "dense_shape") for item in flat):
         raise TypeError(
@@ -317,7 +317,7 @@ def _string_array(value: Any, array: np.ndarray[Any, Any], dtype: DType | None) 
     out = np.empty(len(flat), object)
     for i, item in enumerate(flat):
         if not isinstance(item, (str, bytes)):
-            raise TypeError(f"Expected text, got {_short(value)}: {type(item).__name__} is no text")
+            raise TypeError(f"Expected text, got {_short(value)}: {type(item).__name__} is not text")
         out[i] = item.encode() if isinstance(item, str) else bytes(item)
     return out.reshape(array.shape)
 
@@ -333,7 +333,7 @@ def _first_leaf(value: Any) -> Any:
 
 def _has_array(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
-        if _NUMBER_TYPES.issuperset(map(type, value)):  # at C's speed: a list may hold a million numbers
+        if _NUMBER_TYPES.issuperset(map(type, value)):  # fast, because a list may hold a million numbers
             return False
         return any(_has_array(v) for v in value)
     return isinstance(value, np.ndarray)
@@ -382,11 +382,11 @@ def constant(
 
 
 def fill_shape(array: np.ndarray[Any, Any], shape: tuple[int, ...], verify: bool = False) -> np.ndarray[Any, Any]:
-    """A value in this shape, its last element repeated where there are too few. A shape without elements takes any value.
+    """Extend a value to a shape by repeating its last element. A shape without elements accepts any value.
 
     Raises:
-        ValueError: it has too many elements.
-        TypeError: it has another shape, with `verify`.
+        ValueError: the value has too many elements.
+        TypeError: the value has another shape, and `verify` is set.
     """
     if array.shape == shape:
         return array.copy()

@@ -1,10 +1,13 @@
-"""Constant evaluation: the elements of a tensor that are known before the graph runs.
+"""Constant evaluation: the elements of a tensor that are known statically, before the graph runs.
 
-Shapes are often computed inside the graph: `reshape(x, [shape(x)[0], 10])`. Shape rules need as many elements of such
-a vector as possible, even if others are unknown. So the evaluation works on *partly known* arrays: a value and a mask
-of its known elements. Constants are known; `Shape` gives the static sizes; an op that only moves elements runs its
-reference twice, on the values and on the mask; a result of an elementwise op is known where all operands are known;
-any other pure op runs if its inputs are completely known.
+Shapes are often computed in the graph: `reshape(x, [shape(x)[0], 10])`. Shape rules need as many elements of such a vector as possible,
+even if others are unknown. So the evaluation works on *partly known* arrays, which are a value and a mask of its known elements:
+
+- Constants are known.
+- `Shape` gives the static sizes.
+- An op that only moves elements runs its reference twice, on the values and on the mask.
+- A result of an elementwise op is known where all operands are known.
+- Any other pure op runs if its inputs are completely known.
 
 The numbers of nodes and elements are bounded, so a query is cheap on any graph. "Unknown" is always a correct result.
 """
@@ -17,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .dtypes import Array, DType
+from .frames import CONTROL_FLOW_OPS
 from .graph import Node, Tensor
 from .opdef import Trait
 from .shape import Dims, is_static, of_rank
@@ -26,7 +30,7 @@ _MAX_ELEMENTS = 1024  # elements of an evaluated value; constants may be larger
 
 _UNKNOWABLE = Trait.STATEFUL | Trait.STATE_HANDLE | Trait.BLOCKING | Trait.HOST_ONLY
 
-# Ops that only move elements of these inputs (None: all) about; the other inputs say where to.
+# Op -> the inputs whose elements it only moves (None: all). The other inputs determine where.
 _MOVERS: dict[str, tuple[int, ...] | None] = {
     "ConcatV2": None,  # its last input is the axis; see `moved_inputs`
     "ExpandDims": (0,),
@@ -47,13 +51,10 @@ _MOVERS: dict[str, tuple[int, ...] | None] = {
 }
 
 
-_STEERING = frozenset({"Switch", "RefSwitch", "Merge", "Enter", "RefEnter"})
-
-
 class _Partial(NamedTuple):
     value: Array
     known: Array
-    """Bool, of the same shape: whether each element of `value` is known."""
+    """The mask of the known elements of `value`."""
 
     @property
     def complete(self) -> bool:
@@ -61,7 +62,7 @@ class _Partial(NamedTuple):
 
 
 def static_value(tensor: Tensor) -> Array | None:
-    """The tensor's value if it is known before the graph runs, else None. Do not modify the array.
+    """The tensor's value if it is known statically, else None. Do not modify the array.
 
     >>> static_value(shape(placeholder("float32", [2, 3])))
     array([2, 3], dtype=int32)
@@ -75,7 +76,7 @@ def static_value(tensor: Tensor) -> Array | None:
 
 
 def partly_known(tensor: Tensor) -> list[Any] | None:
-    """The value as nested lists with None for unknown elements; None if not even the shape is known."""
+    """The value as nested lists with None for unknown elements. None if the shape is unknown."""
     found = _Evaluation().of(tensor)
     if found is None:
         return None
@@ -84,7 +85,7 @@ def partly_known(tensor: Tensor) -> list[Any] | None:
 
 
 def static_dims(tensor: Tensor) -> Dims:
-    """The shape that a vector of sizes represents, as far as it is known; -1 means an unknown size.
+    """The shape in a vector of sizes, as far as it is known statically. -1 means an unknown size.
 
     >>> static_dims(shape(placeholder("float32", [None, 3])))
     (None, 3)
@@ -99,17 +100,17 @@ def static_dims(tensor: Tensor) -> Dims:
 
 
 class _Evaluation:
-    """The evaluation for one query; each tensor is visited once."""
+    """The evaluation for one query. It visits each tensor once."""
 
     def __init__(self) -> None:
         self.budget = _MAX_NODES
         self.found: dict[Tensor, _Partial | None] = {}
 
     def of(self, tensor: Tensor) -> _Partial | None:
-        """The partly known value of the tensor; None if its shape is unknown, or it is too large."""
+        """The partly known value of a tensor. None if its shape is unknown, or it is too large."""
         if tensor in self.found:
             return self.found[tensor]
-        self.found[tensor] = None  # a loop in the graph answers "not known"
+        self.found[tensor] = None  # for a tensor that depends on itself through a loop
         result = self._evaluate(tensor) if self.budget > 0 else None
         self.found[tensor] = result if result is not None else _nothing_known(tensor)
         return self.found[tensor]
@@ -122,8 +123,8 @@ class _Evaluation:
             return _complete(node.attrs["value"])
         if Trait.METADATA in op.traits:
             return _metadata(node, tensor)
-        if op.name in _STEERING:
-            # A value that enters a branch or loop unchanged is known inside as outside; a value that changes is not.
+        if op.name in CONTROL_FLOW_OPS:
+            # A value that enters a branch or loop and does not change is the same inside. A loop variable is unknown.
             return self.of(node.inputs[0]) if op.name == "Switch" or node.attrs.get("is_constant") else None
         if op.reference is None or op.traits & _UNKNOWABLE or not node.inputs or op.name == "PlaceholderWithDefault":
             return None
@@ -131,14 +132,14 @@ class _Evaluation:
             return None
         inputs = [self.of(t) for t in node.inputs]
         if op.name == "Pack" and node.attrs["axis"] == 0 and tensor.dims:
-            inputs = [i or _unknown(tensor.dims[1:], tensor.dtype) for i in inputs]  # all have the shape of any
+            inputs = [i or _unknown(tensor.dims[1:], tensor.dtype) for i in inputs]  # all inputs have the same shape
         if any(i is None or i.value.size > _MAX_ELEMENTS for i in inputs):
             return None
         partials = [i for i in inputs if i is not None]
         try:
             return _apply(node, tensor.value_index, partials)
         except Exception:
-            return None  # the op fails for this value; the error is reported when the graph runs
+            return None  # the op fails for this value, and the step will report the error
 
 
 def _may_be_small(tensor: Tensor) -> bool:
@@ -154,7 +155,7 @@ def _complete(value: Array) -> _Partial:
 
 
 def _nothing_known(tensor: Tensor) -> _Partial | None:
-    """A value of known shape and unknown elements; only for integers, which sizes are."""
+    """A value of known shape and unknown elements. Only for integers, because sizes are integers."""
     return _unknown(tensor.dims, tensor.dtype)
 
 
@@ -207,7 +208,7 @@ def _apply(node: Node, index: int, inputs: list[_Partial]) -> _Partial | None:
 
 
 def moved_inputs(node: Node) -> tuple[int, ...]:
-    """The inputs whose elements an op only moves; () for other ops."""
+    """The inputs whose elements a node only moves. () for other ops."""
     moved = _MOVERS.get(node.type, ())
     if moved is not None:
         return moved

@@ -1,7 +1,4 @@
-"""The default graph and session of a thread, and the functions that act on them, as users write them.
-
-Standard names of collections.
-"""
+"""The default graph and session of a thread, public functions that act on them, and standard names of collections."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ def default_session(session: Any) -> AbstractContextManager[Any]:
     return pushed(open_blocks.sessions, session)
 
 
-# --- the same on the default graph, as users write it --------------------------------------------------------------
+# --- public functions that act on the default graph ----------------------------------------------------------------
 def device(device_name_or_function: Any) -> AbstractContextManager[None]:
     """A context whose nodes in the default graph request a device.
 
@@ -102,7 +99,7 @@ def name_scope(
     Args:
         name: the scope; a name that ends with '/' is used unchanged, which re-enters a scope. '' or None leaves all scopes.
         default_name: used if `name` is None.
-        values: tensors that determine the graph; none: the default graph.
+        values: tensors that determine the graph. Without a tensor, the default graph is used.
 
     Raises:
         ValueError: the name is invalid.

@@ -3,7 +3,7 @@
 A name has five fields: `/job:ps/replica:0/task:1/device:GPU:0`. Two types keep request and outcome apart:
 
 - `DeviceSpec` is *partial*: each field may be unset. Device blocks, requests and patterns are specs.
-- `DeviceName` is *complete*: one device of one task. A signature that takes one says: this has been placed.
+- `DeviceName` is *complete*: one device of one task. A function that takes one needs a placed node.
 
 There are two parsers, as in TensorFlow 1. The front end's, `DeviceSpec.from_string`, reads users' names: parts in any
 order, the short `/gpu:1`, no leading slash needed. The runtime's, `parse_strict`, reads names in messages between
@@ -104,7 +104,7 @@ class _Spec:
         the index unset. A repeated job, replica or task overrides the earlier one.
 
         Raises:
-            ValueError: an unknown part, a second device type, or a number that is none.
+            ValueError: a part is unknown, there is a second device type, or a number is malformed.
             TypeError: `spec` is neither a string nor None.
 
         >>> DeviceSpec.from_string("gpu:1/job:ps").to_string()
@@ -130,7 +130,7 @@ class _Spec:
         """A new spec with some fields changed; None clears a field.
 
         Raises:
-            TypeError: a name that is no field.
+            TypeError: a name is not a field.
         """
         return type(self)(**{name: getattr(self, name) for name in _CONVERT} | fields)
 
@@ -282,7 +282,7 @@ def _components(spec: str | None) -> _Components:
 
 
 def _meant(part: str) -> str | None:
-    """The spelling of a part in the style of PyTorch or JAX: `cuda:0`, `gpu0`, `worker:1`. None: it is like nothing known."""
+    """The correct spelling of a part in the style of PyTorch or JAX, such as `cuda:0`, `gpu0` or `worker:1`. None if it is unknown."""
     match re.split("[:@]", part):
         case ["cuda", *index]:
             return ":".join(["gpu", *(index or "0")])
@@ -335,7 +335,9 @@ class DeviceName(str):
         text = f"/job:{job}/replica:{replica}/task:{task}/device:{device_type}:{device_index}"
         fields = job, replica, task, device_type, device_index
         if None in fields or not _COMPLETE.fullmatch(text):
-            raise invalid(f"'{text}' is no complete device name; one looks like /job:ps/replica:0/task:0/device:GPU:1")
+            raise invalid(
+                f"'{text}' is not a complete device name; one looks like /job:ps/replica:0/task:0/device:GPU:1"
+            )
         made = super().__new__(cls, text)
         for name, value in zip(cls.__slots__, fields, strict=True):
             object.__setattr__(made, name, value)
@@ -366,7 +368,7 @@ class DeviceName(str):
         values = (spec.job, spec.replica, spec.task, spec.device_type, spec.device_index)
         if None in values:
             missing = ", ".join(name for name, value in zip(_CONVERT, values, strict=True) if value is None)
-            raise invalid(f"'{_text(spec)}' names no single device: {missing} unset")
+            raise invalid(f"'{_text(spec)}' does not name a single device: {missing} unset")
         return cls(*values)  # type: ignore[arg-type]  # None was ruled out
 
     @property
@@ -492,7 +494,7 @@ def task_name(fields: DeviceFields) -> str:
         InvalidArgumentError: job, replica or task is unset.
     """
     if fields.job is None or fields.replica is None or fields.task is None:
-        raise invalid(f"'{_text(fields)}' names no task: job, replica and task must be set")
+        raise invalid(f"'{_text(fields)}' does not name a task: job, replica and task must be set")
     return f"/job:{fields.job}/replica:{fields.replica}/task:{fields.task}"
 
 

@@ -200,12 +200,12 @@ def as_dtype(value: Any) -> DType:
 
 
 def native(array: Array) -> Array:
-    """The array in this machine's byte order: a copy where it has another one."""
+    """The array in this machine's byte order. A copy if it has another byte order."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def text_array(items: Iterable[Any], shape: tuple[int, ...] | None = None) -> Array:
-    """An array of type string with these elements, which are bytes; a vector, or of the shape. NumPy's own text types drop zero bytes.
+    """An array of type string, from elements that are bytes. A vector if `shape` is None. NumPy's string types would drop zero bytes.
 
     >>> text_array([b"a"], ())
     array(b'a', dtype=object)

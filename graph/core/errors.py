@@ -39,7 +39,7 @@ class OpError(Exception):
 
     @classmethod
     def of(cls, message: str) -> Self:
-        """The error that concerns no node."""
+        """An error that does not concern a node."""
         return cls(None, None, message)
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class OpError(Exception):
 
     @property
     def summary(self) -> str:
-        """The message as it is sent to other tasks: a very long one is cut to its beginning and its end, which names the node."""
+        """The message as it is sent to other tasks. A very long one is shortened to its beginning and its end, which names the node."""
         left = len(self.message) - SUMMARY_CHARS
         if left <= 0:
             return self.message
@@ -166,7 +166,7 @@ class UnauthenticatedError(OpError):
 
 
 def invalid(message: str, node: Any = None) -> InvalidArgumentError:
-    """The error for an invalid argument of a node, or of the node of this name; None: the executor adds the node that runs."""
+    """The error for an invalid argument. `node` is the node or its name. If it is None, the executor adds the node that runs."""
     return InvalidArgumentError(node, None, message)
 
 

@@ -1,7 +1,7 @@
-"""Fingerprints of strings: 64-bit numbers that are the same on every machine and in every release.
+"""Fingerprints of strings: 64-bit hashes that are the same on all machines and in all releases.
 
-This is `Fingerprint64` of Google's FarmHash (Geoff Pike, 2014, https://github.com/google/farmhash), which TensorFlow's hash buckets are
-made of, so a model's rows mean the same in both.
+This is `Fingerprint64` of Google's FarmHash (Geoff Pike, 2014, https://github.com/google/farmhash). TensorFlow's hash buckets use it, so
+that the rows of a model's tables are the same in both.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _Pair = tuple[int, int]
 
 
 def fingerprint(text: bytes) -> int:
-    """The fingerprint of a text, in [0, 2 ** 64).
+    """The fingerprint of a string, in [0, 2 ** 64).
 
     >>> hex(fingerprint(b"hello"))
     '0xb48be5a931380ce8'
@@ -32,41 +32,41 @@ def fingerprint(text: bytes) -> int:
 
 
 def joined(first: int, second: int) -> int:
-    """Combine two fingerprints into one; their order matters."""
-    found = first ^ _CAT ^ (_mixed(second * _CAT & _MASK) * _CAT & _MASK)
-    found = _mixed(found * _CAT & _MASK) * _CAT & _MASK
-    return _mixed(found)
+    """Combine two fingerprints into one. The result depends on their order."""
+    found = first ^ _CAT ^ (_shift_mix(second * _CAT & _MASK) * _CAT & _MASK)
+    found = _shift_mix(found * _CAT & _MASK) * _CAT & _MASK
+    return _shift_mix(found)
 
 
 def _word(text: bytes, at: int) -> int:
     return int.from_bytes(text[at : at + 8], "little")
 
 
-def _turned(x: int, by: int) -> int:
+def _rotated(x: int, by: int) -> int:
     return (x >> by | x << (64 - by)) & _MASK
 
 
-def _mixed(x: int) -> int:
+def _shift_mix(x: int) -> int:
     return x ^ (x >> 47)
 
 
 def _pair(u: int, v: int, factor: int) -> int:
-    a = _mixed((u ^ v) * factor & _MASK)
-    return _mixed((v ^ a) * factor & _MASK) * factor & _MASK
+    a = _shift_mix((u ^ v) * factor & _MASK)
+    return _shift_mix((v ^ a) * factor & _MASK) * factor & _MASK
 
 
 def _to_16(s: bytes, n: int) -> int:
     factor = _K2 + 2 * n
     if n >= 8:
         a, b = (_word(s, 0) + _K2) & _MASK, _word(s, n - 8)
-        c = (_turned(b, 37) * factor + a) & _MASK
-        return _pair(c, (_turned(a, 25) + b) * factor & _MASK, factor)
+        c = (_rotated(b, 37) * factor + a) & _MASK
+        return _pair(c, (_rotated(a, 25) + b) * factor & _MASK, factor)
     if n >= 4:
         a, b = int.from_bytes(s[:4], "little"), int.from_bytes(s[-4:], "little")
         return _pair(n + (a << 3), b, factor)
     if n > 0:
         y, z = s[0] + (s[n >> 1] << 8), n + (s[-1] << 2)
-        return _mixed((y * _K2 & _MASK) ^ (z * _K0 & _MASK)) * _K2 & _MASK
+        return _shift_mix((y * _K2 & _MASK) ^ (z * _K0 & _MASK)) * _K2 & _MASK
     return _K2
 
 
@@ -74,36 +74,36 @@ def _to_32(s: bytes, n: int) -> int:
     factor = _K2 + 2 * n
     a, b = _word(s, 0) * _K1 & _MASK, _word(s, 8)
     c, d = _word(s, n - 8) * factor & _MASK, _word(s, n - 16) * _K2 & _MASK
-    first = (_turned((a + b) & _MASK, 43) + _turned(c, 30) + d) & _MASK
-    return _pair(first, (a + _turned((b + _K2) & _MASK, 18) + c) & _MASK, factor)
+    first = (_rotated((a + b) & _MASK, 43) + _rotated(c, 30) + d) & _MASK
+    return _pair(first, (a + _rotated((b + _K2) & _MASK, 18) + c) & _MASK, factor)
 
 
 def _to_64(s: bytes, n: int) -> int:
     factor = _K2 + 2 * n
     a, b = _word(s, 0) * _K2 & _MASK, _word(s, 8)
     c, d = _word(s, n - 8) * factor & _MASK, _word(s, n - 16) * _K2 & _MASK
-    y = (_turned((a + b) & _MASK, 43) + _turned(c, 30) + d) & _MASK
-    z = _pair(y, (a + _turned((b + _K2) & _MASK, 18) + c) & _MASK, factor)
+    y = (_rotated((a + b) & _MASK, 43) + _rotated(c, 30) + d) & _MASK
+    z = _pair(y, (a + _rotated((b + _K2) & _MASK, 18) + c) & _MASK, factor)
     e, f = _word(s, 16) * factor & _MASK, _word(s, 24)
     g = (y + _word(s, n - 32)) * factor & _MASK
     h = (z + _word(s, n - 24)) * factor & _MASK
-    first = (_turned((e + f) & _MASK, 43) + _turned(g, 30) + h) & _MASK
-    return _pair(first, (e + _turned((f + a) & _MASK, 18) + g) & _MASK, factor)
+    first = (_rotated((e + f) & _MASK, 43) + _rotated(g, 30) + h) & _MASK
+    return _pair(first, (e + _rotated((f + a) & _MASK, 18) + g) & _MASK, factor)
 
 
 def _weak(s: bytes, at: int, a: int, b: int) -> _Pair:
     w, x, y, z = (_word(s, at + 8 * i) for i in range(4))
     a = (a + w) & _MASK
-    b = _turned((b + a + z) & _MASK, 21)
+    b = _rotated((b + a + z) & _MASK, 21)
     c = a
     a = (a + x + y) & _MASK
-    return (a + z) & _MASK, (b + _turned(a, 44) + c) & _MASK
+    return (a + z) & _MASK, (b + _rotated(a, 44) + c) & _MASK
 
 
 def _long(s: bytes, n: int) -> int:
     x = 81
     y = (x * _K1 + 113) & _MASK
-    z = _mixed((y * _K2 + 113) & _MASK) * _K2 & _MASK
+    z = _shift_mix((y * _K2 + 113) & _MASK) * _K2 & _MASK
     v, w = (0, 0), (0, 0)
     x = (x * _K2 + _word(s, 0)) & _MASK
     end = (n - 1) // 64 * 64
@@ -116,18 +116,18 @@ def _long(s: bytes, n: int) -> int:
     v0 = (v[0] + w0) & _MASK
     v, w = (v0, v[1]), ((w0 + v0) & _MASK, w[1])
     x, y, z, v, w = _round(s, n - 64, x, y, z, v, w, factor, 9)
-    first = (_pair(v[0], w[0], factor) + _mixed(y) * _K0 + z) & _MASK
+    first = (_pair(v[0], w[0], factor) + _shift_mix(y) * _K0 + z) & _MASK
     return _pair(first, (_pair(v[1], w[1], factor) + x) & _MASK, factor)
 
 
 def _round(
     s: bytes, at: int, x: int, y: int, z: int, v: _Pair, w: _Pair, factor: int, times: int
 ) -> tuple[int, int, int, _Pair, _Pair]:
-    x = _turned((x + y + v[0] + _word(s, at + 8)) & _MASK, 37) * factor & _MASK
-    y = _turned((y + v[1] + _word(s, at + 48)) & _MASK, 42) * factor & _MASK
+    x = _rotated((x + y + v[0] + _word(s, at + 8)) & _MASK, 37) * factor & _MASK
+    y = _rotated((y + v[1] + _word(s, at + 48)) & _MASK, 42) * factor & _MASK
     x ^= w[1] * times & _MASK
     y = (y + v[0] * times + _word(s, at + 40)) & _MASK
-    z = _turned((z + w[0]) & _MASK, 33) * factor & _MASK
+    z = _rotated((z + w[0]) & _MASK, 33) * factor & _MASK
     v = _weak(s, at, v[1] * factor & _MASK, (x + w[0]) & _MASK)
     w = _weak(s, at + 32, (z + w[1]) & _MASK, (y + _word(s, at + 16)) & _MASK)
     return z, y, x, v, w
@@ -137,7 +137,7 @@ def _round(
 
 
 def hash64(text: bytes) -> int:
-    """TensorFlow's `Hash64`, a MurmurHash64A, which its first hash buckets are made of.
+    """TensorFlow's `Hash64`, a MurmurHash64A, which its older hash buckets use.
 
     >>> hash64(b"a")
     2996632905371535868
@@ -146,14 +146,14 @@ def hash64(text: bytes) -> int:
     found = (0xDECAFCAFFE ^ size * _CAT) & _MASK
     for at in range(0, size - size % 8, 8):
         word = _word(text, at) * _CAT & _MASK
-        found = ((found ^ _mixed(word) * _CAT & _MASK) * _CAT) & _MASK
+        found = ((found ^ _shift_mix(word) * _CAT & _MASK) * _CAT) & _MASK
     if size % 8:
         found = (found ^ int.from_bytes(text[size - size % 8 :], "little")) * _CAT & _MASK
-    return _mixed(_mixed(found) * _CAT & _MASK)
+    return _shift_mix(_shift_mix(found) * _CAT & _MASK)
 
 
 def keyed_hash(text: bytes, key: _Pair) -> int:
-    """SipHash-2-4 (Aumasson and Bernstein, 2012): only a holder of the key, two numbers of 64 bits, can predict it."""
+    """SipHash-2-4 (Aumasson and Bernstein, 2012). The key is two 64-bit numbers. Without it, the hash cannot be predicted."""
     first, second = key
     a, b = first ^ 0x736F6D6570736575, second ^ 0x646F72616E646F6D
     c, d = first ^ 0x6C7967656E657261, second ^ 0x7465646279746573
@@ -171,7 +171,7 @@ def keyed_hash(text: bytes, key: _Pair) -> int:
 
 def _sip_round(a: int, b: int, c: int, d: int) -> tuple[int, int, int, int]:
     a, c = (a + b) & _MASK, (c + d) & _MASK
-    b, d = _turned(b, 51) ^ a, _turned(d, 48) ^ c
-    a, c = (_turned(a, 32) + d) & _MASK, (c + b) & _MASK
-    b, d = _turned(b, 47) ^ c, _turned(d, 43) ^ a
-    return a, b, _turned(c, 32), d
+    b, d = _rotated(b, 51) ^ a, _rotated(d, 48) ^ c
+    a, c = (_rotated(a, 32) + d) & _MASK, (c + b) & _MASK
+    b, d = _rotated(b, 47) ^ c, _rotated(d, 43) ^ a
+    return a, b, _rotated(c, 32), d

@@ -1,8 +1,8 @@
-"""The branches and loops of a graph: which node is in which, and what the graph guarantees while a loop is built.
+"""The branches and loops of a graph: which node is in which, and invariants while a loop is built.
 
-A node that is made inside a branch or loop takes the tensors inside in place of those outside (`let_in`), and cannot be fed or fetched. A
-node outside cannot take a tensor of one iteration (`keep_out`). A loop closes last: its back edge, the only data edge against the order of
-creation, replaces an input of its Merge (`close_loop`).
+The inputs of a node that is created inside a branch or loop are replaced by the tensors inside (`let_in`). It cannot be fed or fetched. A
+node outside cannot take a tensor of one iteration (`keep_out`). The back edge of a loop is added at the end (`close_loop`). It is the only
+data edge from a later node to an earlier one, and replaces an input of a Merge.
 
 `graph.py` defines `Node` and imports this module, and `control_flow/contexts.py` defines `FlowContext`, so they are `Any` here.
 """
@@ -25,7 +25,7 @@ class FlowTable:
 
     Args:
         table: the nodes of the graph.
-        lock: held while the graph changes; the thread that holds it may take it again.
+        lock: a reentrant lock that is held while the graph changes.
 
     Attributes:
         homes: node inside a branch or loop -> its `FlowContext`.
@@ -44,24 +44,26 @@ class FlowTable:
         return bool(self.homes)
 
     def of(self, node: Node) -> FlowContext:
-        """The branch or loop in which a node's outputs are; None outside all. A loop's Exits are outside it."""
+        """The branch or loop in which a node's outputs are, or None. The Exits of a loop are outside it."""
         return self.homes.get(node)
 
-    def let_in(self, node: Node, scopes: Scopes, places: Sequence[Node]) -> None:
-        """Replace the inputs of a node that is made inside a branch or loop by the tensors inside.
+    def let_in(self, node: Node, scopes: Scopes, variables: Sequence[Node]) -> None:
+        """Replace the inputs of a node that is created inside a branch or loop by the tensors inside.
 
         Args:
-            places: variables to which the node takes references.
+            node: the node.
+            scopes: the open blocks.
+            variables: variables to which the node takes references.
         """
         flow = scopes.flow
         assert flow is not None
-        # What is made on the way is named under the node (a Const, in TensorFlow, has no scope of its own), and goes with it
-        # where it takes a variable's place.
+        # Nodes that are created for this are named under the node, except for a Const, as in TensorFlow. If the node takes references to
+        # variables, they are colocated with these, too.
         saved = scopes.name, scopes.device, scopes.colocation
         if node.opdef.name != "Const":
             scopes.name = node.name
-        if places:
-            scopes.device, scopes.colocation = None, (*scopes.colocation, *places)
+        if variables:
+            scopes.device, scopes.colocation = None, (*scopes.colocation, *variables)
         try:
             node.inputs, node.controls = flow.admit(node, node.inputs, node.controls)
         finally:
@@ -72,7 +74,7 @@ class FlowTable:
             self._table.unfeedable.update(node.outputs)
 
     def keep_out(self, node: Node) -> None:
-        """Refuse a node outside all loops that takes a tensor of one iteration."""
+        """ValueError if a node outside all loops takes a tensor of one iteration."""
         for before in node.before:
             home = self.homes.get(before)
             if home is not None and home.loop is not None:
@@ -87,7 +89,7 @@ class FlowTable:
 
     @contextmanager
     def building_loop(self) -> Iterator[None]:
-        """A context in which a loop is built. Until it is left, other threads wait, and the graph cannot be saved or sent."""
+        """A context in which a loop is built. Inside it, other threads wait, and the graph cannot be saved or sent."""
         with self._lock:
             self._open_loops += 1
             try:
@@ -97,17 +99,17 @@ class FlowTable:
 
     @property
     def has_open_loops(self) -> bool:
-        """Whether a loop is being built: its Merges do not have their second inputs yet."""
+        """Whether a loop is being built, so that its Merges do not have their second inputs yet."""
         return self._open_loops > 0
 
     def close_loop(self, merge: Node, next_iteration: Node) -> None:
-        """Add a loop's back edge: the NextIteration replaces the second input of the variable's Merge, so far an Enter."""
+        """Add a loop's back edge: replace the second input of a Merge by a NextIteration."""
         merge.inputs = (merge.inputs[0], next_iteration.outputs[0])
 
     def move_before(self, node: Node, inputs: Sequence[Node]) -> None:
-        """Number nodes, and those of what they take that are newer than `node`, before it, so that it may take them.
+        """Move nodes and their newer inputs before `node` in the order of creation, so that it may take them as inputs.
 
-        Only while a loop is being built, which nothing else has seen: other nodes get new numbers.
+        This renumbers other nodes. So it is allowed only while a loop is being built.
         """
         with self._lock:
             moved: set[Node] = set()

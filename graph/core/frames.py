@@ -1,19 +1,18 @@
 """Which nodes of a graph run in which loop, in what order, and which of them may be dead.
 
-Edges alone determine this: the output of an `Enter` is inside its loop, the output of an `Exit` is outside
-again, and a node is in the loop of its inputs. A loop has one `LoopCond`. From that follows the form that
-executors of graphs need:
+The edges determine this: the output of an `Enter` is inside its loop, the output of an `Exit` is outside, and any other node is in the loop
+of its inputs. A loop has one `LoopCond`. Executors need this form of a graph:
 
-    schedule  = nodes and loops, in an order in which what comes first runs first
+    schedule  = nodes and loops, in an order in which they can run
     a loop    = its Merges;
-                its *head*: what runs in each iteration to find out whether it is the last, up to LoopCond;
-                its *body*: what runs if it is not, NextIterations among it
+                its *head*: the nodes that run in every iteration, up to the LoopCond;
+                its *body*: the nodes that run in every iteration but the last, such as the NextIterations
 
-Enters and Exits stand outside: they run once, before and after. An Enter is constant or feeds a Merge.
+Enters and Exits are outside the loop and run once, before and after it. An Enter is constant or feeds a Merge.
 
-A node may be *dead* when it lies on one side of a Switch. `Predicates` has the conditions that all must be met
-for a node to be alive: pairs of a condition and a side. A Merge of both sides of one condition is free of it.
-In a body, the Switch of the loop itself is no condition: the body runs only when there is another iteration.
+A node may be *dead* if it depends on one side of a Switch. Its predicate (`Predicates`) is a set of pairs of a condition and a side, which
+must all be met for the node to be live. A Merge of both sides of a condition does not depend on that condition. The body of a loop does not
+depend on the loop's own Switches, because it runs only if there is another iteration.
 """
 
 from __future__ import annotations
@@ -28,22 +27,22 @@ from .graph import Node, Tensor
 
 T = TypeVar("T")
 
-STEERING = frozenset({"Switch", "RefSwitch", "Merge", "Enter", "RefEnter"})
-"""Ops of loops: with one of them among the nodes, a plain list of nodes is not enough."""
+CONTROL_FLOW_OPS = frozenset({"Switch", "RefSwitch", "Merge", "Enter", "RefEnter"})
+"""Every branch or loop has one of these ops. Without them, a graph runs as a plain list of nodes."""
 
 
 @dataclass(slots=True, eq=False)
 class Loop:
-    """One loop (a frame in TensorFlow), or the part of it that is needed.
+    """A loop (a frame in TensorFlow), or the part of it that a step needs.
 
     Attributes:
         name: the `frame_name` of its Enters.
-        outer: the loop around it, or None.
+        outer: the enclosing loop, or None.
         merges: the Merges of its variables.
         head: the nodes that run in each iteration, up to its LoopCond.
         body: the nodes that run in each iteration but the last.
-        enters: the Enters into it, which are outside.
-        conditions: its LoopConds: one, if it is well formed.
+        enters: its Enters, which are outside.
+        conditions: its LoopConds. A well-formed loop has one.
     """
 
     name: str
@@ -88,19 +87,18 @@ def flat(items: Iterable[Item]) -> Iterator[Node]:
 
 def has_control_flow(nodes: Iterable[Node]) -> bool:
     """Whether there is control flow among these nodes."""
-    return any(n.opdef.name in STEERING for n in nodes)
+    return any(n.opdef.name in CONTROL_FLOW_OPS for n in nodes)
 
 
 class Frames:
     """The loops among some nodes.
 
     Args:
-        nodes: nodes in order of creation, with everything they need among them (but what `given` gives).
-        given: tensors whose values are given, so that their nodes are not needed.
+        nodes: nodes in order of creation. They include all nodes that they need, except for those of `given`.
+        given: tensors whose values are given.
 
     Raises:
-        InvalidArgumentError: the loops are malformed: no LoopCond or several, inputs from two loops of which
-            none is in the other.
+        InvalidArgumentError: a loop does not have exactly one LoopCond, or a node has inputs from two loops that are not nested.
     """
 
     def __init__(self, nodes: Sequence[Node], given: Iterable[Tensor] = ()) -> None:
@@ -120,7 +118,7 @@ class Frames:
         return list(self._loops.values())
 
     def before(self, node: Node) -> list[Node]:
-        """The nodes of this object that must run before this one, in its iteration."""
+        """The nodes that must run before this one in the same iteration."""
         back = node.back_edge
         found = [t.op for t in node.inputs if t not in self.given and t.op is not back and t.op in self._inside]
         found += [c for c in node.controls if c in self._inside]
@@ -169,11 +167,11 @@ class Frames:
                 raise _malformed(merge, f"is led back to by '{back.name}', which is not in {loop}")
 
     def schedule(self) -> list[Item]:
-        """All nodes, in order of creation wherever edges allow it; a loop stands in one piece."""
+        """All nodes in order of creation as far as edges allow it. The nodes of a loop are together, in its `Loop`."""
         items: dict[Loop | None, dict[Item, int]] = {}
         for node, loop in self.runs_in.items():
             items.setdefault(loop, {})[node] = node.index
-        for loop in reversed(self.loops):  # a loop comes where its first node would
+        for loop in reversed(self.loops):  # a loop has the position of its first node
             inside = items.setdefault(loop, {})
             items.setdefault(loop.outer, {})[loop] = min(inside.values())
         needs: dict[Item, dict[Item, None]] = {}
@@ -219,7 +217,7 @@ def _at_level_of(node: Node, loop: Loop | None, level: Loop | None) -> Item:
 
 
 def in_order(nodes: Sequence[Node], before: Callable[[Node], Iterable[Node]]) -> list[Node]:
-    """Nodes in an order in which each comes after those `before` it; unchanged if they already are in such an order."""
+    """Sort nodes so that each comes after those `before` it. If they already are in such an order, it does not change."""
     seen: set[Node] = set()
     for node in nodes:
         if not seen.issuperset(before(node)):
@@ -232,9 +230,13 @@ def in_order(nodes: Sequence[Node], before: Callable[[Node], Iterable[Node]]) ->
 
 
 def topological(items: Mapping[T, int], needs: Mapping[T, Iterable[T]]) -> tuple[list[T], T | None]:
-    """Items in an order in which each comes after those that it needs; and an item that a cycle keeps out of it, or None.
+    """A topological order of items, and an item of a cycle, or None if there is no cycle.
 
-    This is Kahn's algorithm. Of the items that are ready, that with the lowest number comes first.
+    This is Kahn's algorithm. Of several items that are ready, the one with the lowest number comes first.
+
+    Args:
+        items: item -> its number.
+        needs: item -> the items that must come before it.
     """
     waiting: dict[T, int] = {}
     users: dict[T, list[T]] = {}
@@ -275,17 +277,17 @@ def _malformed(node: Node, what: str) -> InvalidArgumentError:
     )
 
 
-# --- what may be dead ---------------------------------------------------------------------------------------
+# --- deadness -----------------------------------------------------------------------------------------------
 
 Predicate: TypeAlias = frozenset[tuple[object, int]]
 ALIVE: Predicate = frozenset()
 
 
 class Predicates:
-    """The conditions under which nodes are alive.
+    """The conditions under which nodes are live.
 
     Attributes:
-        of: node -> its conditions, for nodes that have any. In a loop's body: besides those of the loop.
+        of: node -> its predicate, for nodes that have conditions. Inside a loop, those of the loop itself are left out.
     """
 
     def __init__(self, items: Sequence[Item]) -> None:
@@ -297,7 +299,7 @@ class Predicates:
         return node in self.of
 
     def of_tensor(self, tensor: Tensor) -> Predicate:
-        """The conditions under which a tensor is alive."""
+        """The conditions under which a tensor is live."""
         found = self._of_output.get(tensor)
         return self.of.get(tensor.op, ALIVE) if found is None else found
 
@@ -310,11 +312,11 @@ class Predicates:
             for merge in item.merges:
                 self._put(merge, around)
             self._walk(item.head, known)
-            # When the body runs, all conditions of the loop itself are met.
+            # If the body runs, all conditions of the loop itself are met.
             self._walk(item.body, known | around)
             for node in item.body:
                 if isinstance(node, Node) and node.inputs and node.inputs[-1].op is item.condition:
-                    self._of_output[node.outputs[0]] = around  # what an Exit takes
+                    self._of_output[node.outputs[0]] = around  # the input of an Exit
 
     def _add(self, node: Node, known: Predicate) -> None:
         predicates = [self.of_tensor(t) - known for t in node.inputs]
@@ -344,12 +346,12 @@ class Predicates:
 
 
 def _either(predicates: Sequence[Predicate], merge: Node) -> Predicate:
-    """The conditions under which one of a Merge's inputs is alive."""
+    """The conditions under which one of a Merge's inputs is live."""
     common = frozenset.intersection(*predicates)
     rests = [g - common for g in predicates]
     if any(not r for r in rests):
         return common
-    # Two sides of one condition: one of them is met.
+    # The two sides of the same condition: one of them is always met.
     if len(rests) == 2 and all(len(r) == 1 for r in rests):
         (a,), (b,) = rests
         if a[0] is b[0] and a[1] != b[1]:

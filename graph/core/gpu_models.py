@@ -1,8 +1,8 @@
-"""Models of GPUs: the figures that their maker publishes, for code generation and for predicted times.
+"""Models of GPUs: published figures, for code generation and for predicted times.
 
-A kernel takes at least as long as its bytes need to move, and as its operations need to be computed, whichever is longer: the roofline
-(Williams, Waterman and Patterson, 2009). No figure here is measured. The limits of a multiprocessor are those of the CUDA C++ Programming
-Guide, "Compute Capabilities"; speeds are those of the data sheets, without sparsity.
+By the roofline model (Williams, Waterman and Patterson, 2009), the least time of a kernel is the longer of the times for moving its bytes
+and for computing its operations. No figure here is measured. The limits of a multiprocessor are from the CUDA C++ Programming Guide,
+"Compute Capabilities". The speeds are from the data sheets, without sparsity.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .opdef import Cost
 MATRIX_OPS = frozenset({
     "MatMul", "BatchMatMulV2", "Attention", "AttentionWithSums", "AttentionGrad", "Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter",
 })  # fmt: skip
-"""Ops that multiply matrices. Matrix instructions compute them, but for exact products of float32."""
+"""Ops that multiply matrices. Matrix instructions compute them, except for exact products of float32."""
 
 
 class Work(IntEnum):
-    """Kinds of arithmetic that have a speed of their own: products by the bytes of an element, and everything else."""
+    """Kinds of arithmetic with different speeds: matrix products of each type, and elementwise operations."""
 
     FLOAT8 = 0
     FLOAT16 = 1
@@ -39,11 +39,12 @@ class GpuModel:
     Attributes:
         name: the product.
         architecture: the compute capability times ten.
-        multiprocessors: how many there are.
-        block_shared_bytes: the most shared memory that one block may ask for.
-        shared_bytes: shared memory of a multiprocessor, of which each block takes `BLOCK_RESERVED` more than it asks for.
-        warps, blocks: the most that a multiprocessor runs at a time.
-        bytes_per_second: speed of its memory.
+        multiprocessors: the number of multiprocessors.
+        block_shared_bytes: the largest shared memory that a block may request, in bytes.
+        shared_bytes: the shared memory of a multiprocessor, in bytes. Each block uses `BLOCK_RESERVED` more than it requests.
+        warps: the largest number of warps that a multiprocessor runs at a time.
+        blocks: the largest number of blocks that a multiprocessor runs at a time.
+        bytes_per_second: the memory bandwidth.
         rates: operations per second of each kind of `Work`.
     """
 
@@ -58,9 +59,9 @@ class GpuModel:
     rates: tuple[float, ...]
 
     def with_speeds(self, flops: float | None, bytes_per_second: float | None) -> GpuModel:
-        """The model with the described or measured speeds of one device; None: as published.
+        """The model with the described or measured speeds of a device. None means the published speed.
 
-        `flops`: operations per second of float32 products. The other rates change in proportion.
+        `flops` is the rate of float32 products, in operations per second. The other rates are scaled in proportion.
         """
         if not flops and not bytes_per_second:
             return self
@@ -71,7 +72,7 @@ class GpuModel:
     def seconds(
         self, nodes: Iterable[Node], moved: float, cost_of: Callable[[Node], Cost], tf32: bool = False
     ) -> float:
-        """The least time of a kernel that computes these nodes and moves so many bytes; `tf32`: see `work_of`."""
+        """The least time in seconds of a kernel that computes these nodes and moves `moved` bytes. `tf32`: see `work_of`."""
         computed = sum(cost_of(node).flops / self.rates[work_of(node, tf32)] for node in nodes)
         return max(moved / self.bytes_per_second, computed)
 
@@ -79,37 +80,37 @@ class GpuModel:
 def _rates(
     float8: float, float16: float, tf32: float, float32: float, float64: float, vector64: float
 ) -> tuple[float, ...]:
-    """Rates by `Work`, from TFLOP/s. Data sheets count a multiply-add twice; an instruction of other work counts once."""
+    """Rates by `Work`, from TFLOP/s. Data sheets count a multiply-add as two operations. Elementwise work has one per instruction."""
     return tuple(1e12 * rate for rate in (float8, float16, tf32, float32, float64, float32 / 2, vector64 / 2))
 
 
 _KIB = 1 << 10
-# An A100 has no instructions for float8: it multiplies those as float16.
+# An A100 has no float8 instructions, and multiplies float8 as float16.
 _A100 = GpuModel("A100", 80, 108, 163 * _KIB, 164 * _KIB, 64, 32, 2.039e12, _rates(312, 312, 156, 19.5, 19.5, 9.7))
 _H100 = GpuModel("H100", 90, 132, 227 * _KIB, 228 * _KIB, 64, 32, 3.35e12, _rates(1979, 989, 495, 67, 67, 34))
 _B200 = GpuModel("B200", 100, 148, 227 * _KIB, 228 * _KIB, 64, 32, 8e12, _rates(4500, 2250, 1100, 75, 37, 37))
 
 GPU_MODELS = {m.name: m for m in (_A100, _H100, replace(_H100, name="H200", bytes_per_second=4.8e12), _B200)}
-"""By product: those of the SXM form, the A100 with 80 GB, the B200 in an HGX board."""
+"""Product -> its model, in the SXM form: the A100 with 80 GB, the B200 on an HGX board."""
 
 DEFAULT_GPU = _H100
-"""What a GPU of an unknown product counts as."""
+"""The model for GPUs of unknown products."""
 
 GPUS = {m.architecture: m for m in (_A100, _H100, _B200)}
-"""The first product of each architecture that kernels are compiled for."""
+"""Architecture -> the first product of it, for which kernels are compiled."""
 
 REGISTERS, SCHEDULERS, REGISTER_UNIT = 65536, 4, 8
-"""Registers of a multiprocessor; its schedulers, each of which has a part of them; by how many a thread gets registers."""
+"""Of a multiprocessor: the number of registers, the number of schedulers that share them, and the unit in which threads get registers."""
 
 BLOCK_RESERVED = 1 << 10
-"""Bytes of shared memory that the system takes for each block."""
+"""Bytes of shared memory that the system reserves per block."""
 
 SMALLEST_BLOCK_SHARED_BYTES = 99 << 10
-"""Shared memory that a block may have on any GPU from compute capability 8.0 on."""
+"""Bytes of shared memory that a block may have on every GPU of compute capability 8.0 or more."""
 
 
 def model_named(product: str, architecture: int) -> GpuModel:
-    """The model of a product by its full name (`NVIDIA H100 80GB HBM3`); of an unknown one, the newest that is not newer than it.
+    """The model of a product by its full name (`NVIDIA H100 80GB HBM3`). An unknown product has that of the newest known architecture.
 
     >>> model_named("NVIDIA H200", 90).name, model_named("NVIDIA A100-SXM4-80GB", 80).name, model_named("NVIDIA L4", 89).name
     ('H200', 'A100', 'A100')
@@ -121,7 +122,7 @@ def model_named(product: str, architecture: int) -> GpuModel:
 
 
 def work_of(node: Node, tf32: bool = False) -> Work:
-    """The kind of a node's arithmetic. `tf32`: float32 products may be made from 10 bits of each factor's fraction."""
+    """The kind of a node's arithmetic. `tf32` tells whether float32 products may round their factors to 10 bits of mantissa."""
     given = node.outputs or node.inputs
     dtype = given[0].dtype.base if given else None
     if node.type not in MATRIX_OPS:

@@ -32,7 +32,7 @@ from .source_location import Origin, SourceLine, caller, locate
 
 
 class Tensor(TensorOperators["Tensor"]):
-    """One output of a node: the name of a value that exists when the graph runs.
+    """One output of a node. It stands for a value that exists when the graph runs.
 
     Attributes:
         op: the node that produces it.
@@ -58,7 +58,7 @@ class Tensor(TensorOperators["Tensor"]):
 
     @property
     def graph(self) -> Graph:
-        """The graph it belongs to."""
+        """The graph of its node."""
         return self.op.graph
 
     @property
@@ -76,7 +76,7 @@ class Tensor(TensorOperators["Tensor"]):
         return TensorShape(self.dims)
 
     def set_shape(self, shape: Any) -> None:
-        """Refine the static shape. ValueError: `shape` contradicts it."""
+        """Refine the static shape. ValueError if `shape` contradicts it."""
         self.dims = merge(self.dims, TensorShape(shape).dims_tuple)
 
     def consumers(self) -> list[Node]:
@@ -89,7 +89,7 @@ class Tensor(TensorOperators["Tensor"]):
 
     @property
     def assign(self) -> Callable[..., Tensor]:
-        """Assigns to a slice of a variable: `v[1:].assign(value)`. AttributeError: the tensor is no slice of a variable."""
+        """Assigns to a slice of a variable: `v[1:].assign(value)`. AttributeError if the tensor is not a slice of a variable."""
         return assignments[0](self)
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -187,7 +187,7 @@ class Node:
         return locate(self._origin)
 
     def get_attr(self, name: str) -> Any:
-        """An attribute's value; ValueError lists the existing attributes. `_class`: its groups, if it is colocated with other nodes."""
+        """The value of an attribute. `_class` gives the colocation groups. ValueError, with the existing attributes, if there is none."""
         if name == "_class" and self.colocation:
             return self.colocation_groups()
         if name not in self.attrs:
@@ -204,7 +204,7 @@ class Node:
         return NodeDef(self.name, self.type, tuple(taken), self.device, dict(self.attrs))
 
     def colocation_groups(self) -> list[bytes]:
-        """TensorFlow's `loc:@` names of its colocation groups; its own group if it is in no other."""
+        """The names of its colocation groups in TensorFlow's form `loc:@<node>`. Its own group if it is in no other."""
         return [b"loc:@" + g.encode() for g in self.colocation or (self.name,)]
 
     def values(self) -> tuple[Tensor, ...]:
@@ -216,7 +216,7 @@ class Node:
         open_blocks.session_for(self.graph, session, "run").run(self, feed_dict)
 
     def _add_control_input(self, node: Node) -> None:
-        """Make it wait for another node. ValueError: that is in another graph, or the edge would close a cycle (the text shows it)."""
+        """Add a control input. ValueError if the node is in another graph, or the edge would close a cycle, which the error shows."""
         if node.graph is not self.graph:
             raise ValueError(f"Both {self!r} and {node!r} must belong to one graph")
         self.graph.table.add_control_edge(node, self)
@@ -243,11 +243,11 @@ class Graph:
         table: its nodes.
         flow: its branches and loops.
         insertion: puts nodes into it.
-        own_gradients: nodes with a gradient rule that overrides their op's: a function, or None where no gradient passes.
-        functions: how many functions were traced inside this graph (`FunctionGraph`).
+        own_gradients: node -> the gradient rule that overrides that of its op. None if no gradient passes.
+        functions: the number of functions that were traced inside this graph (`FunctionGraph`).
         seed: graph-level random seed (`set_random_seed`).
-        searched: nodes that a search has placed: complete names of their devices. The rules follow it where a node may have that device.
-        is_mirrored: whether variables have copies that must hold the same bits: then steps run with deterministic kernels.
+        searched: node -> the complete name of the device that a search has chosen. The placer uses it if the node may have that device.
+        is_mirrored: whether variables have copies that must stay bitwise equal, so that steps use deterministic kernels.
 
     >>> g = Graph()
     >>> with g.as_default(), g.device("/job:ps"):
@@ -282,7 +282,7 @@ class Graph:
         return len(self.table.nodes)
 
     def __bool__(self) -> bool:
-        return True  # an empty graph is a graph: `graph or get_default_graph()` must not pass over it
+        return True  # also if it is empty, for `graph or get_default_graph()`
 
     def to_networkx(self) -> Any:
         """A `networkx.MultiDiGraph`: one vertex per node name, one edge per data or control input."""
@@ -308,14 +308,14 @@ class Graph:
         return open_blocks.inside(self)
 
     def op_scope(self, name: str) -> AbstractContextManager[str]:
-        """A context in which a function builds one op with its operands: a name scope, with this as the default graph.
+        """A context in which a function adds one op and its operands: a name scope, with this graph as the default graph.
 
-        Thus the constants of `x + 1` are added to x's graph, whichever graph is the default one.
+        So the constant of `x + 1` is added to the graph of x, and not to another default graph.
         """
         graph = open_blocks.traced_in(self) or self
         return OpContext(graph._stack, name, graph)
 
-    # --- growing ---------------------------------------------------------------------------------------------------
+    # --- adding nodes ----------------------------------------------------------------------------------------------
 
     def create(
         self,
@@ -396,7 +396,7 @@ class Graph:
             compute_device: accepted without effect.
 
         Raises:
-            ValueError: there is no such op, or it consists of several nodes. Others: as for `create`.
+            ValueError: there is no such op, or it consists of several nodes. Other errors as for `create`.
         """
         op, own = hooks.node_from_tensorflow(op_type, inputs, attrs or {})
         with self.as_default():
@@ -432,12 +432,12 @@ class Graph:
         return list(self.table.nodes)
 
     def get_operation_by_name(self, name: str) -> Node:
-        """The node of that name. KeyError: there is none. ValueError: it is a tensor's name."""
+        """The node of that name. KeyError if there is none. ValueError if it is a tensor's name."""
         node: Node = self.table.element(name, allow_tensor=False)
         return node
 
     def get_tensor_by_name(self, name: str) -> Tensor:
-        """The tensor of that name (`add:0`). KeyError: there is none. ValueError: it is a node's name."""
+        """The tensor of that name (`add:0`). KeyError if there is none. ValueError if it is a node's name."""
         tensor: Tensor = self.table.element(name, allow_operation=False)
         return tensor
 
@@ -447,7 +447,7 @@ class Graph:
         Raises:
             KeyError: the name is not in this graph.
             ValueError: the object belongs to another graph, or the name is malformed.
-            TypeError: it is neither a name nor a graph element, or of the kind that is not allowed.
+            TypeError: the object is neither a name nor a graph element, or of a kind that is not allowed.
         """
         found: Tensor | Node = self.table.element(obj, allow_tensor, allow_operation)
         return found
@@ -472,11 +472,11 @@ class Graph:
     # --- collections -----------------------------------------------------------------------------------------------
 
     def add_to_collection(self, name: str, value: Any) -> None:
-        """Append to a collection. RuntimeError: the graph is finalized."""
+        """Append to a collection. RuntimeError if the graph is finalized."""
         self._collections.add(name, value)
 
     def add_to_collections(self, names: Iterable[str] | str, value: Any) -> None:
-        """Append to several collections, once each. RuntimeError: the graph is finalized."""
+        """Append to several collections, once each. RuntimeError if the graph is finalized."""
         for name in {names} if isinstance(names, str) else dict.fromkeys(names):
             self.add_to_collection(name, value)
 
@@ -495,7 +495,7 @@ class Graph:
     collections = property(get_all_collection_keys)
 
     def clear_collection(self, name: str) -> None:
-        """Empty a collection. RuntimeError: the graph is finalized."""
+        """Empty a collection. RuntimeError if the graph is finalized."""
         self._collections.clear(name)
 
     # --- blocks ----------------------------------------------------------------------------------------------------
@@ -514,12 +514,12 @@ class Graph:
         self._stack.switch_to_thread_local()
 
     def encloses(self, graph: Graph) -> bool:
-        """Whether `graph` is around this one: only around those of functions."""
+        """Whether `graph` is outside this one, as it may be for the graph of a function."""
         return False
 
     @property
     def outermost(self) -> Graph:
-        """The graph that sessions run: this graph, or for a function's graph the outermost graph around it."""
+        """The graph that sessions run: this graph, or for a function's graph the outermost enclosing graph."""
         return self
 
     def device(self, device_name_or_function: Any) -> AbstractContextManager[None]:
@@ -540,7 +540,7 @@ class Graph:
             op_type_map: op -> name of a gradient that `RegisterGradient` registered.
 
         Raises:
-            TypeError: it is no such dictionary.
+            TypeError: `op_type_map` is not such a dictionary.
             LookupError: there is no gradient of that name.
         """
         return self._stack.overriding_gradients(op_type_map)

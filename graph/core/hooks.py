@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Hooks:
-    """One function per attribute. RuntimeError: the module that provides it was not imported."""
+    """One function per attribute. RuntimeError if the module that provides it was not imported."""
 
     pack_list: Callable[..., Any]
     """`ops.array.concat_stack`: `(list with tensors, dtype or None, name)` -> one tensor of them all."""

@@ -1,7 +1,7 @@
-"""Pauses Python's cycle collector while many long-lived objects are made, caches the process id, and counts the cores.
+"""Pauses of Python's cycle collector, the cached process id, and the number of cores.
 
-A forked child must not change state that its parent shares with other processes. So the process id is checked wherever that could
-happen, also several times per step, and a system call costs as much as hundreds of instructions.
+A forked child must not change state that its parent shares with other processes. So the process id is checked in many places, several times
+per step. It is cached because a system call costs hundreds of instructions.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_MANY = 50_000  # objects, by far more than a step of a small graph makes
-_FEW = 1_000  # objects: Python 3.12 itself freezes some hundred when it starts
+_MANY = 50_000  # objects; a step of a small graph makes far fewer
+_FEW = 1_000  # objects; Python 3.12 itself freezes some hundreds when it starts
 
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause Python's cycle collector: a large graph makes so many long-lived objects that repeated scans would double the time.
+    """A context in which Python's cycle collector is paused, for code that makes very many long-lived objects.
 
-    Afterwards they belong to the oldest generation at once. Otherwise the collector would first scan them twice.
+    Repeated scans would double the time to build a large graph. Afterwards, the objects are in the oldest generation. Otherwise the
+    collector would scan them twice more.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -35,7 +36,7 @@ def collector_paused() -> Iterator[None]:
 
 
 def own_cores() -> int:
-    """How many cores this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -43,7 +44,7 @@ _pid = os.getpid()
 
 
 def process_id() -> int:
-    """As `os.getpid`."""
+    """`os.getpid()`, from a cache."""
     return _pid
 
 

@@ -1,7 +1,7 @@
-"""Nested structures of tensors: lists, tuples, namedtuples and dicts, flattened and packed again.
+"""Nested structures of tensors: lists, tuples, namedtuples and dicts.
 
-Dicts are walked in the order of their sorted keys, as TensorFlow does. `IndexedSlices`, and everything else
-that has `_flow_parts`, are structures as well: of the tensors that they consist of.
+Dicts are traversed in the order of their sorted keys, as in TensorFlow. Objects with a method `_flow_parts`, such as `IndexedSlices`, are
+structures of the tensors that they consist of.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def flatten(structure: Any) -> list[Any]:
 
 
 def pack(structure: Any, leaves: Iterable[Any]) -> Any:
-    """A structure of the same form with other leaves, which are given in order.
+    """A structure of the same form with these leaves, in order. ValueError if their number differs.
 
     >>> pack([1, (2, 3)], "abc")
     ['a', ('b', 'c')]
@@ -34,14 +34,14 @@ def pack(structure: Any, leaves: Iterable[Any]) -> Any:
 
 
 def map_structure(function: Callable[..., Any], *structures: Any) -> Any:
-    """A structure with `function(leaf, ...)` in place of each leaf; all structures must have one form."""
+    """A structure with `function(leaf, ...)` in place of each leaf. All structures must have the same form."""
     for other in structures[1:]:
         same_structure(structures[0], other)
     return pack(structures[0], [function(*x) for x in zip(*map(flatten, structures), strict=True)])
 
 
 def same_structure(a: Any, b: Any, what: tuple[str, str] = ("the first", "the second")) -> None:
-    """Check that two structures have one form. A list and a tuple, or two kinds of tuple, differ.
+    """Check that two structures have the same form. A list and a tuple, or two classes of tuple, differ.
 
     Raises:
         TypeError: their kinds differ.
@@ -62,7 +62,7 @@ def same_structure(a: Any, b: Any, what: tuple[str, str] = ("the first", "the se
 
 
 def describe(structure: Any) -> str:
-    """The form in a few words: `[., (., .)]`."""
+    """A short description of the form: `[., (., .)]`."""
     if isinstance(structure, Mapping):
         return "{" + ", ".join(f"{k!r}: {describe(structure[k])}" for k in sorted(structure)) + "}"
     parts = children(structure)
@@ -79,7 +79,7 @@ def _kind(structure: Any) -> Any:
 
 
 def children(structure: Any) -> list[Any] | None:
-    """The direct elements of a structure; None for a leaf."""
+    """The direct elements of a structure. None for a leaf."""
     if isinstance(structure, (list, tuple)):
         return list(structure)
     if isinstance(structure, Mapping):

@@ -1,7 +1,8 @@
-"""How a node comes into a graph: its control inputs, its name, its device and its place among the nodes.
+"""Insertion of nodes into a graph.
 
-A new node takes these from the blocks that are open (`scopes.py`) and from the branch or loop that is being built (`flow_table.py`). A
-node that was saved or sent has them already. What may fail comes first, so that a refused node leaves the graph as it was.
+A new node gets its control inputs, name and device from the open blocks (`scopes.py`) and from the branch or loop that is being built
+(`flow_table.py`). A node that was saved or sent already has them. All steps that may fail come first, so that a refused node does not
+change the graph.
 
 `graph.py` defines `Node` and imports this module, so nodes and tensors are `Any` here.
 """
@@ -29,7 +30,7 @@ class NodeInsertion:
         table: the nodes of the graph.
         stack: its open blocks.
         flow: its branches and loops.
-        own_gradients: nodes with a gradient rule that overrides their op's.
+        own_gradients: node -> the gradient rule that overrides that of its op.
         lock: held while the graph changes.
     """
 
@@ -50,14 +51,14 @@ class NodeInsertion:
         self._lock = lock
 
     def insert(self, node: Node, name: str | None) -> None:
-        """Put in a new node, which has its op, inputs and outputs, and get the rest from the open blocks.
+        """Insert a new node, which has its op, inputs and outputs. The rest is taken from the open blocks.
 
         Args:
             node: the node.
             name: the requested name, as in `Graph.create`.
 
         Raises:
-            ValueError: the name is invalid, or the node takes a tensor of one iteration of a loop. Others: what a device function raises.
+            ValueError: the name is invalid, or the node takes a tensor of one iteration of a loop. Device functions may raise other errors.
         """
         with self._lock:
             stack, table, flow = self._stack, self._table, self._flow
@@ -65,18 +66,18 @@ class NodeInsertion:
             definition, inputs = node.opdef, node.inputs
             node.colocation = ()
             node.container = scopes.container
-            places = (
+            variables = (
                 [inputs[i].op for i in definition.ref_inputs[: len(inputs)] if inputs[i].dtype.is_ref]
                 if definition.ref_inputs
                 else []
             )
-            # An op that takes a reference to a variable is made as if inside `colocate_with(variable)`, which hides the device blocks.
-            block = node.blocks = None if places else scopes.device
+            # An op that takes a reference to a variable is treated as if inside `colocate_with(variable)`, which hides device blocks.
+            block = node.blocks = None if variables else scopes.device
             if scopes.control is None:
                 node.controls = ()
             else:
                 node.controls = control_inputs_for(scopes.control, {t.op for t in inputs})
-            # The name is reserved second to last: a device function sees it, and may still fail.
+            # The name is reserved before device functions run, because they see it, though they may still fail.
             if name is None or not name:
                 node.name = stack.unique_name(definition.name, scopes.name)
             elif name[-1] == "/":
@@ -86,7 +87,7 @@ class NodeInsertion:
             if node.name in table.by_name:
                 table.check_is_new(node.name)
             if scopes.flow is not None:
-                flow.let_in(node, scopes, places)
+                flow.let_in(node, scopes, variables)
             elif flow.homes:
                 flow.keep_out(node)
             if block is None:
@@ -95,8 +96,8 @@ class NodeInsertion:
                 node.device = block.merged
             else:
                 node.device = requested_device(node, block)
-            if places or scopes.colocation:
-                _colocate(node, (*scopes.colocation, *places))
+            if variables or scopes.colocation:
+                _colocate(node, (*scopes.colocation, *variables))
             node.index = len(table.nodes)
             table.nodes.append(node)
             table.by_name[node.name] = node
@@ -106,11 +107,11 @@ class NodeInsertion:
                 self._own_gradients[node] = scopes.gradients[definition.name]
 
     def adopt(self, nodes: Sequence[Node], has_late_edges: bool = False) -> None:
-        """Append nodes that `io.serialization` has rebuilt and checked. All or none; the open blocks do not apply to them.
+        """Append nodes that `io.serialization` has rebuilt and checked, all or none. The open blocks do not apply to them.
 
         Args:
-            nodes: nodes of this graph, numbered on from its last one.
-            has_late_edges: whether a control edge among them goes against the order of creation.
+            nodes: nodes of this graph, whose numbers follow that of its last node.
+            has_late_edges: whether a control edge among them goes from a later node to an earlier one.
 
         Raises:
             RuntimeError: the graph is finalized, or has grown since the nodes were numbered.
@@ -135,7 +136,7 @@ class NodeInsertion:
 
 
 def _colocate(node: Node, peers: tuple[Node, ...]) -> None:
-    """Apply `colocate_with(peer)` blocks, innermost last: the innermost peer with a device determines it; groups never nest."""
+    """Colocate a node with the peers of `colocate_with` blocks, innermost last. The innermost one with a device determines its device."""
     for p in reversed(peers):
         if p.device:
             node.device = p.device
@@ -161,5 +162,5 @@ def foreign(tensor: Any, op: OpDef, name: str | None, origin: Origin) -> ValueEr
 
 
 def _refused_name(name: str | None, op: OpDef) -> str:
-    """The name that a refused node would have had; a function that builds one node names it by its scope, with a slash."""
+    """The name that a refused node would have had. Functions that add one node pass its scope as the name, with a trailing slash."""
     return (name or op.name).removesuffix("/")

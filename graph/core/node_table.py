@@ -23,16 +23,17 @@ class NodeTable:
 
     Args:
         graph: the graph.
-        tensor, operation: the classes of its tensors and nodes.
+        tensor: the class of its tensors.
+        operation: the class of its nodes.
 
     Attributes:
         nodes: all nodes, in order of creation: `nodes[i].index == i`.
         by_name: the same by name.
         unfeedable: tensors for which no value may be fed.
         unfetchable: nodes whose outputs may not be fetched.
-        is_finalized: whether the graph refuses to grow.
-        lacks_values: whether it was read from a saved plan, in which large constants have no values.
-        has_late_edges: whether there are control edges against the order of creation: while there are none, no edge can close a cycle.
+        is_finalized: whether the graph refuses new nodes.
+        lacks_values: whether it was read from a saved plan, which has no values of large constants.
+        has_late_edges: whether a control edge goes from a later node to an earlier one. Without one, a forward edge cannot close a cycle.
     """
 
     __slots__ = ("_graph", "_operation", "_tensor", "by_name", "has_late_edges", "is_finalized", "lacks_values", "nodes", "unfeedable",
@@ -51,7 +52,7 @@ class NodeTable:
         self.has_late_edges = False
 
     def check_not_finalized(self, doing: str) -> None:
-        """RuntimeError if the graph is finalized; `doing` describes the attempted change."""
+        """RuntimeError if the graph is finalized. `doing` describes the attempted change."""
         if self.is_finalized:
             raise RuntimeError(f"Graph is finalized and cannot be modified ({doing})")
 
@@ -59,17 +60,17 @@ class NodeTable:
         """FailedPreconditionError if constants have no values."""
         if self.lacks_values:
             raise FailedPreconditionError.of(
-                "This graph was read from a saved plan, which keeps no values of large constants: it can be looked at and placed, but not "
-                "run or exported. Run the program that made it",
+                "This graph was read from a saved plan, which does not keep values of large constants. It can be inspected and "
+                "placed, but not run or exported. Run the program that made it",
             )
 
     def check_is_new(self, name: str) -> None:
-        """ValueError when a node has this name."""
+        """ValueError if a node has this name."""
         if name in self.by_name:
             raise ValueError(f"A node called '{name}' exists already (created at {self.by_name[name].source})")
 
     def add_control_edge(self, before: Node, node: Node) -> None:
-        """Make `node` wait for `before`. ValueError: the edge would close a cycle (the text shows it)."""
+        """Make `node` wait for `before`. ValueError if the edge would close a cycle, which the error shows."""
         if before in node.controls:
             return
         if before.index >= node.index or self.has_late_edges:
@@ -102,7 +103,7 @@ class NodeTable:
         raise TypeError(f"Can not convert a {type(obj).__name__} into a {expected}: {obj!r}")
 
     def node_of(self, value: Any, method: str) -> Node:
-        """The node of a value of a program. A variable has a method that gives a node or tensor."""
+        """The node of a tensor, a node, a name, or an object with a method of that name which returns one of these."""
         named = getattr(value, method, None)
         element = self.element(value if named is None else named())
         return element.op if isinstance(element, self._tensor) else element
@@ -118,12 +119,12 @@ class Collections:
         self.lists: dict[str, list[Any]] = {}
 
     def clear(self, name: str) -> None:
-        """Empty a collection. RuntimeError: the graph is finalized."""
+        """Empty a collection. RuntimeError if the graph is finalized."""
         self._table.check_not_finalized(f"emptying collection '{name}'")
         self.lists.pop(name, None)
 
     def add(self, name: str, value: Any) -> None:
-        """Append to a collection. RuntimeError: the graph is finalized."""
+        """Append to a collection. RuntimeError if the graph is finalized."""
         self._table.check_not_finalized(f"adding to collection '{name}'")
         self.lists.setdefault(name, []).append(value)
 
@@ -142,8 +143,8 @@ def element_by_name(
     """The node or tensor of that name.
 
     Raises:
-        KeyError: there is none; the text lists close names.
-        ValueError: it is of the kind that is not allowed, or malformed.
+        KeyError: there is none. The error lists similar names.
+        ValueError: it is of a kind that is not allowed, or malformed.
     """
     if ":" in name:
         node_name, _, index = name.rpartition(":")
@@ -173,14 +174,14 @@ def element_by_name(
 
 
 def _close_names(nodes: Mapping[str, Node], name: str) -> str:
-    """The end of an error: nodes whose last part is the name; else the nodes of a scope with that name; else close names."""
-    inside = [n for n in nodes if n.lower().endswith(f"/{name}".lower())]  # its name in a scope
+    """The end of an error: nodes with that name in a scope, or the nodes of a scope with that name, or similar names."""
+    inside = [n for n in nodes if n.lower().endswith(f"/{name}".lower())]
     if inside:
         more = f" and {len(inside) - 3} more" if len(inside) > 3 else ""
         return f" Close names: {', '.join(inside[:3])}{more}."
     within = [n for n in nodes if f"/{name}/" in f"/{n}"]
     if within:
-        within.sort(key=lambda n: n.count("/"))  # initializers, which lie deep, last
+        within.sort(key=lambda n: n.count("/"))  # nodes of inner scopes last, such as those of initializers
         rest = f", ... ({len(within)} in all)" if len(within) > SHOWN else ""
         return f" A scope has that name. Its nodes: {', '.join(within[:SHOWN])}{rest}."
     # difflib is quadratic: on a large graph compare only names with the same ending.
@@ -194,7 +195,7 @@ def _close_names(nodes: Mapping[str, Node], name: str) -> str:
 
 
 def _path_between(start: Node, goal: Node) -> list[Any] | None:
-    """A path goal -> ... -> start along edges, if `goal` feeds `start`; found by walking inputs back from `start`."""
+    """A path goal -> ... -> start along edges, or None if `start` does not depend on `goal`."""
     came_from: dict[Node, Node | None] = {start: None}
     todo = [start]
     while todo:

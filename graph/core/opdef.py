@@ -1,9 +1,8 @@
 """Op definitions: one `OpDef` per kind of operation, and the registry of all ops.
 
-An op is defined once. Its `OpDef` holds all facts about it: the rule for shapes and types, the NumPy reference that
-defines its meaning, for an elementwise op the scalar body from which fused kernels are generated, its gradient, its
-cost, its traits, and the device types that can run it. The shape checks, the tests' reference interpreter, the gradient tests,
-the placer's candidates and cost model and the code generators all read this one definition.
+An op is defined once. Its `OpDef` has all facts about it: the rule for shapes and types, the NumPy reference that defines its semantics,
+the scalar body from which fused kernels are generated if it is elementwise, its gradient, cost and traits, and the device types that can
+run it. The shape checks, the tests' reference interpreter, the gradient tests, the placer and the code generators all read this definition.
 
 Adding an op takes one `define(...)` next to a public function, and one row in the test table (see CONTRIBUTING.md).
 """
@@ -41,7 +40,7 @@ class Trait(enum.Flag):
     COMMUTATIVE = enum.auto()
     """Commutative: its two operands may be swapped."""
     READS_ONLY = enum.auto()
-    """Stateful, but it changes nothing, and does not tell where state is: it may run again."""
+    """Stateful, but it changes nothing and does not return a handle. It may run again."""
     STATE_HANDLE = enum.auto()
     """Returns a reference or handle to state (a variable, a queue), not a value."""
     METADATA = enum.auto()
@@ -49,14 +48,14 @@ class Trait(enum.Flag):
     BLOCKING = enum.auto()
     """May have to wait for another step (a queue, an accumulator)."""
     COLLECTIVE = enum.auto()
-    """Communicates with its peers in other steps, and uses no other state: it may begin as soon as its inputs are ready."""
+    """Communicates with its peers in other steps, and uses no other state. It may start as soon as its inputs are ready."""
     HOST_ONLY = enum.auto()
     """Bound to the process that built the graph (a Python function)."""
     UNBOUNDED = enum.auto()
-    """May run for any time, whatever the sizes of its inputs (a data set, a Python function): only on threads that may be held up."""
+    """May run for any time, whatever the sizes of its inputs (a data set, a Python function). It runs only on threads that may block."""
 
     def __contains__(self, other: Trait) -> bool:
-        # Asked for each node of large graphs: the inherited one takes twice as long, since it checks the type.
+        # This runs for each node of large graphs. The inherited method takes twice as long, because it checks the type.
         return other._value_ & self._value_ == other._value_
 
 
@@ -72,7 +71,7 @@ _LOOKS = Trait.READS_ONLY.value | Trait.STATE_HANDLE.value
 
 
 ANY = 1 << 62
-"""More than any number of inputs."""
+"""A number larger than any number of inputs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,15 +85,15 @@ class OpDef:
         reference: the op's semantics in NumPy: `reference(*inputs, **attrs)` -> array, or a tuple of arrays if the op
             does not have exactly one output. A stateful op gets the running step's `Context` before the inputs.
         scalar: the body for one element, `scalar(m, x, y, ..., **attrs)` over the math namespace `m`; elementwise ops only.
-        gradient: the rule, or None where no gradient flows (comparisons, integer ops, state). A rule that needs ops of modules above
-            is defined there, and added by `set_gradient`.
-        cost: node -> Cost; by default one flop per output element, each input and output moved once.
-        places: for an op that only moves elements, node -> the places in each input that it moves, its first ones (`places.py`); None
-            where they are not known. All ranks are known. Behind the last input, it is the op's last input, or 0.
+        gradient: the rule, or None if no gradient flows (comparisons, integer ops, state). A rule that needs ops of modules above is
+            defined there, and added by `set_gradient`.
+        cost: node -> Cost. By default one flop per output element, and each input and output moved once.
+        places: for an op that only moves elements, node -> the places in each input that it moves (`places.py`), or None if they are not
+            known. Ranks must be known. The moved inputs come first. Elements outside all of them are the op's last input, or 0.
         traits: facts for the passes.
-        device_types: types of devices that have a kernel, best first.
-        ref_inputs: positions of inputs that take a reference to a variable instead of its value; `range(ANY)`: all inputs.
-        internal_attrs: attrs that only the graph reads (such as `dtype` of a Placeholder); not passed to `reference`.
+        device_types: types of devices that have a kernel, the best first.
+        ref_inputs: positions of inputs that take a reference to a variable instead of its value. `range(ANY)`: all inputs.
+        internal_attrs: attributes that only the graph reads (such as `dtype` of a Placeholder). They are not passed to `reference`.
     """
 
     name: str
@@ -112,12 +111,12 @@ class OpDef:
     @property
     def is_stateful(self) -> bool:
         """Whether the op has the trait STATEFUL."""
-        # Asked for each node of large graphs; `in` takes five times as long.
+        # This runs for each node of large graphs. `in` takes five times as long.
         return self.traits._value_ & _STATEFUL != 0
 
     @property
     def changes_state(self) -> bool:
-        """Whether it does more than to look at state, or to tell where it is."""
+        """Whether it is stateful and does more than read state or return a handle."""
         return self.traits._value_ & (_STATEFUL | _LOOKS) == _STATEFUL
 
     @property
@@ -131,22 +130,22 @@ class OpDef:
         return self.traits._value_ & _COLLECTIVE != 0
 
     def kernel_attrs(self, attrs: Attrs) -> dict[str, Any]:
-        """The attrs that `reference` and `scalar` take as keywords."""
+        """The attributes that `reference` and `scalar` take as keywords."""
         return {k: v for k, v in attrs.items() if k not in self.internal_attrs}
 
     def cost_of(self, node: Node) -> Cost:
-        """Work of one execution of `node`; unknown sizes count as 1."""
+        """The work of one execution of a node. Unknown sizes count as 1."""
         return self.cost(node) if self.cost is not None else default_cost(node)
 
 
 def default_cost(node: Node, flops_per_element: float = 1.0) -> Cost:
-    """One pass over inputs and outputs, `flops_per_element` for each output element."""
+    """The cost of one pass over inputs and outputs, with `flops_per_element` flops per output element."""
     moved = sum(nbytes(t) for t in (*node.inputs, *node.outputs))
     return Cost(flops_per_element * sum(size(t) for t in node.outputs), moved)
 
 
 def size(tensor: Tensor) -> int:
-    """Number of elements, an unknown size counting as 1."""
+    """The number of elements. Unknown sizes count as 1."""
     known = element_count(tensor.dims)
     if known is not None:
         return known
@@ -157,7 +156,7 @@ def size(tensor: Tensor) -> int:
 
 
 def nbytes(tensor: Tensor) -> int:
-    """Bytes of a tensor, an unknown size counting as 1."""
+    """The bytes of a tensor. Unknown sizes count as 1."""
     return size(tensor) * int(tensor.dtype.size)
 
 
@@ -175,7 +174,7 @@ _KINDS: dict[type, str] = {
 
 
 def typed_attr(attrs: Attrs, name: str, kind: type[T]) -> T:
-    """An attribute, checked to have this type, since graphs also come from messages. TypeError: it has another type."""
+    """The value of an attribute. TypeError if it is of another type, because graphs also come from messages."""
     value = attrs.get(name)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise TypeError(f"attr {name} must be {_KINDS[kind]}, not {value!r}")
@@ -183,7 +182,7 @@ def typed_attr(attrs: Attrs, name: str, kind: type[T]) -> T:
 
 
 def tuple_attr(attrs: Attrs, name: str, kind: type[T], count: int | None = None) -> tuple[T, ...]:
-    """An attribute, checked to be a tuple of this type, and of this length. TypeError: it is not."""
+    """The value of an attribute. TypeError unless it is a tuple of elements of this type, and of this length."""
     value = attrs.get(name)
     if not isinstance(value, tuple) or not all(isinstance(v, kind) for v in value):
         raise TypeError(f"attr {name} must be a tuple whose elements are each {_KINDS[kind]}, not {value!r}")
@@ -193,7 +192,7 @@ def tuple_attr(attrs: Attrs, name: str, kind: type[T], count: int | None = None)
 
 
 def choice_attr(attrs: Attrs, name: str, choices: Iterable[str]) -> str:
-    """An attribute, checked to be one of these texts. ValueError: it is not."""
+    """The value of an attribute. ValueError unless it is one of these strings."""
     value = attrs.get(name)
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
@@ -201,7 +200,7 @@ def choice_attr(attrs: Attrs, name: str, choices: Iterable[str]) -> str:
 
 
 def define(name: str, infer: InferRule, reference: Any, **parts: Any) -> OpDef:
-    """Make an `OpDef` (see its attributes for `parts`) and register it. `reference` is None for what must be fed.
+    """Define an op. `parts` are further attributes of its `OpDef`. `reference` is None for an op that must be fed.
 
     Raises:
         ValueError: an op of that name is defined already.
@@ -220,7 +219,7 @@ def define_on_host(
 
 
 def set_gradient(name: str, rule: GradientRule) -> None:
-    """Set an op's gradient rule from a module that the op's module must not import. ValueError: the op has a rule already."""
+    """Set an op's gradient rule from a module that the op's module must not import. ValueError if the op has a rule."""
     found = opdef(name)
     if found.gradient is not None:
         raise ValueError(f"The gradient of {name} is defined twice")
@@ -250,7 +249,7 @@ def registered() -> Mapping[str, OpDef]:
 
 
 named_gradients: dict[str, GradientRule | None] = {}
-"""Gradient rules that a program has registered by name (`RegisterGradient`); None: no gradient passes."""
+"""Name -> the gradient rule that a program has registered (`RegisterGradient`). None if no gradient passes."""
 
 
 @dataclass(slots=True)

@@ -27,14 +27,14 @@ _T = TypeVar("_T")
 operators: dict[str, Callable[..., Any]] = {}
 """Operator -> the function that builds its node: `{"add": add, "getitem": getitem, ...}`."""
 assignments: list[Callable[..., Callable[..., Any]]] = []
-"""One function, which returns the method that assigns to a slice of a variable (`ops.state.scatter_state`)."""
+"""A list of one function, which returns the method that assigns to a slice of a variable (`ops.state.scatter_state`)."""
 
 names_in_trace: ContextVar[dict[str, int] | None] = ContextVar("names_in_trace", default=None)
-"""In a trace: kind of layer -> the last number in a name that was made for one without a name. None: outside of traces."""
+"""In a trace: class of a layer -> the last number in a default name. None outside traces."""
 
 
 def is_tracing() -> bool:
-    """Whether a function is being traced (`dt.compile`). There `==` between values is nearly always meant to compare elements."""
+    """Whether a function is being traced (`dt.compile`). There a user of `==` nearly always means to compare elements."""
     return names_in_trace.get() is not None
 
 
@@ -42,7 +42,7 @@ TO_GET_IT = "to get its value, return it from the compiled function, or call ses
 
 
 def needs_value(text: str) -> Callable[..., Any]:
-    """A method that a tensor cannot have before the graph runs. It raises TypeError; in the text, {} stands for the tensor."""
+    """A method that needs the tensor's value, and raises TypeError. In the text, {} stands for the tensor."""
 
     def refuse(self: object, *args: object, **options: object) -> Never:
         raise TypeError(text.format(repr(self)))
@@ -51,7 +51,7 @@ def needs_value(text: str) -> Callable[..., Any]:
 
 
 class Reference:
-    """A tensor or variable as an object: equal to another reference of the same one."""
+    """A hashable reference to a tensor or variable. It equals other references to the same object."""
 
     __slots__ = ("_object",)
 
@@ -70,9 +70,9 @@ class Reference:
 
 
 def _compares_containers(frame: FrameType) -> bool:
-    """Whether a frame compares two lists or their like, whose elements Python compares for it.
+    """Whether a frame compares two containers, whose elements Python compares.
 
-    The instruction before the comparison loads the right one: a display such as `[t]`, or a name whose value is a container.
+    The instruction before the comparison loads the right operand: a display such as `[t]`, or a name whose value is a container.
     """
     *_, load = (i for i in dis.get_instructions(frame.f_code) if i.offset < frame.f_lasti)
     name = load.argval[-1] if isinstance(load.argval, tuple) else load.argval  # Python 3.13 loads two names at once
@@ -81,7 +81,7 @@ def _compares_containers(frame: FrameType) -> bool:
 
 
 def _warn_of_comparison(other: object) -> None:
-    """Warn when the user's code says `==` or `!=` of a tensor and a value. `in`, `list.index` and dictionaries want identity."""
+    """Warn if the user's code compares a tensor by `==` or `!=`. `in`, `list.index` and dictionaries rightly compare identity."""
     frame = sys._getframe(2)
     code, at = frame.f_code, frame.f_lasti
     if (
@@ -183,7 +183,7 @@ class TensorOperators(Generic[_T]):
         return operators["ge"](self, other)
 
     def __eq__(self, other: object) -> bool:
-        # Identity, as in TensorFlow 1: tensors and variables are keys of dictionaries. `in` a list calls this, too, so it is short.
+        # Identity, as in TensorFlow 1, because tensors and variables are keys of dictionaries. `in` also calls this, so it must be fast.
         if is_tracing():
             _warn_of_comparison(other)
         return self is other if isinstance(other, TensorOperators) else NotImplemented
@@ -204,7 +204,7 @@ class TensorOperators(Generic[_T]):
 
     @property
     def ndim(self) -> int:
-        """The number of axes. ValueError: it is not known before the graph runs; see `dt.rank`."""
+        """The number of axes. ValueError if it is not known statically; see `dt.rank`."""
         known: int | None = self.shape.ndims  # type: ignore[attr-defined]
         if known is None:
             raise ValueError(
@@ -259,7 +259,7 @@ class TensorOperators(Generic[_T]):
             )
 
         def __getattr__(self, name: str) -> Never:
-            """An attribute that tensors of other libraries have, or that is misspelt: the error says what to use here."""
+            """Raise AttributeError. For attributes of other libraries' tensors, and misspelt ones, the error names what to use."""
             text = f"{type(self).__name__!r} object has no attribute {name!r}"
             if name[:1] != "_":
                 text += hooks.instead_of_attribute(name)

@@ -58,9 +58,9 @@ def philox(counter: Array, key: tuple[int, int]) -> Array:
 
 
 def scrambled(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> tuple[Any, Any, Any, Any]:
-    """The words of a counter's four under the key's two, each kept in a uint64, so that a product of two has room.
+    """The four random words of a counter of four words and a key of two. Each word is a uint64, which can hold a product of two words.
 
-    NumPy runs it on arrays; kernels on CPUs have it compiled for single numbers (`codegen/cpu/emit/philox.py`).
+    NumPy runs it on arrays. Compiled kernels run it on single numbers (`codegen/cpu/emit/philox.py`).
     """
     for _ in range(_ROUNDS):
         p0, p1 = c0 * _M0, c2 * _M1

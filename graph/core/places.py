@@ -1,8 +1,8 @@
-"""Places: where an op that only moves elements takes them from.
+"""Places: the affine index maps of ops that only move elements.
 
-Transposes, slices, paddings and concatenations compute nothing: each element of the output is an element of an input, at another place.
-Along a dimension of an input, the place is begin + step * the position along a dimension of the output. An op states its places in its
-definition (`OpDef.places`). A code generator reads the inputs there, instead of a copy:
+Transposes, slices, paddings and concatenations compute nothing. Each element of the output is an element of an input, with another index.
+The index along a dimension of the input is begin + step * the index along a dimension of the output: a *place*. An op states its places in
+its definition (`OpDef.places`). Generated code reads the inputs at these places, so that no copy is made:
 
     x[:, 2:]                 places 0 + i, 2 + j
     transpose(x)             places 0 + j, 0 + i
@@ -21,13 +21,14 @@ from .graph import Node
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an element is along one dimension of an input: at begin + step * position.
+    """The index of an element along one dimension of an input: begin + step * its index along a dimension of the output.
 
     Attributes:
-        axis: the dimension of the output along which the position is; None: the position is 0.
-        begin, step: numbers of elements.
-        is_whole: the place is the position, and both dimensions are equally long.
-        is_masked: the place may lie outside of the input.
+        axis: the dimension of the output. None: the index is `begin`.
+        begin: the index of the first element.
+        step: the distance between neighbouring elements.
+        is_whole: whether the map is the identity, and both dimensions have the same size.
+        is_masked: whether the index may be outside the input.
     """
 
     axis: int | None
@@ -38,18 +39,18 @@ class Place:
 
 
 Places: TypeAlias = "tuple[Place, ...]"
-"""The places in an input, one for each of its dimensions."""
+"""The places in an input, one per dimension."""
 
 
 def checked_places(node: Node, input: int, places: Iterable[Place]) -> Places | None:
-    """The places in an input of a node; None if they depend on sizes that are not known.
+    """The places in an input of a node. None if they depend on unknown sizes.
 
-    A concatenation's second input, behind one of 3 rows: `checked_places(node, 1, [Place(0, -3, 1, False, True), Place(1)])`.
+    The second input of a concatenation, after an input of 3 rows: `checked_places(node, 1, [Place(0, -3, 1, False, True), Place(1)])`.
 
     Args:
         node: a node with known ranks.
-        input: the input's position.
-        places: one for each dimension. Those `is_whole` are not moved, whatever their sizes; others become whole if their sizes show it.
+        input: the position of the input.
+        places: a place per dimension. Those that are not `is_whole` become so if the static sizes show it.
     """
     made, out = node.outputs[0].dims or (), []
     for p, size in zip(places, node.inputs[input].dims or (), strict=True):

@@ -1,9 +1,9 @@
-"""How many references there are to an object that only one place refers to: what may be overwritten in place is decided by that.
+"""The reference counts of objects that have only one reference. They tell whether an object may be overwritten in place.
 
-`sys.getrefcount(x)` counts the call's own argument, too, and what else the interpreter holds at that moment. From Python 3.14 on,
-a local variable that is passed lends its reference instead of adding one. So this module never counts the references of a local variable,
-and has no such number: the argument is the place itself, an item of a list or an attribute, and the result is compared with
-what this interpreter gives for an object that has no other reference. It is found once, when this module is imported.
+`sys.getrefcount(x)` also counts its own argument, and other references of the interpreter. From Python 3.14 on, a local variable that is
+passed lends its reference instead of adding one. So code must not count the references of a local variable. The argument must be an item of
+a list or an attribute. The result is compared with that for an object that has no other reference, which is determined when this module is
+imported.
 
 >>> from sys import getrefcount
 >>> held = [bytearray(1)]
@@ -20,8 +20,8 @@ from sys import getrefcount
 from typing import Any, Final
 
 
-class _Place:
-    """A place for an object: an attribute in a slot, or in a dictionary."""
+class _Holder:
+    """Refers to an object in a slot, and to another in its dictionary."""
 
     __slots__ = ("__dict__", "slot")
 
@@ -30,13 +30,13 @@ class _Place:
         self.attribute: Any = object()
 
 
-_items, _place = [object()], _Place()
+_items, _holder = [object()], _Holder()
 
 ONLY_ITEM: Final = getrefcount(_items[0])
-"""What `getrefcount(items[i])` gives for an object to which only the list `items` refers."""
+"""`getrefcount(items[i])` of an object to which only the list `items` refers."""
 
-ONLY_ATTRIBUTE: Final = getrefcount(_place.slot)
-"""What `getrefcount(x.name)` gives for an object to which only that attribute of x refers, in a slot or in the dictionary of x."""
+ONLY_ATTRIBUTE: Final = getrefcount(_holder.slot)
+"""`getrefcount(x.name)` of an object to which only that attribute of x refers, in a slot or in the dictionary of x."""
 
-if getrefcount(_place.attribute) != ONLY_ATTRIBUTE:
+if getrefcount(_holder.attribute) != ONLY_ATTRIBUTE:
     raise ImportError("this Python counts references from slots and from dictionaries in different ways")

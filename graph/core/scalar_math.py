@@ -15,11 +15,11 @@ import ml_dtypes
 import numpy as np
 
 
-def _special(name: str) -> Callable[[Any], Any]:
-    """A function of scipy.special that keeps narrow types; SciPy is imported when it is first used."""
+def special(name: str) -> Callable[[Any], Any]:
+    """A function of scipy.special that keeps the element type, and computes half precision in float32."""
 
     def function(x: Any) -> Any:
-        import scipy.special
+        import scipy.special  # a heavy library
 
         x = np.asarray(x)
         wide = x if x.dtype in (np.float32, np.float64) else x.astype(np.float32)
@@ -43,8 +43,8 @@ class NumpyMath:
     floor, ceil, round, trunc, sign, abs = np.floor, np.ceil, np.rint, np.trunc, np.sign, np.abs
     isnan, isinf, isfinite = np.isnan, np.isinf, np.isfinite
     logical_and, logical_or, logical_xor, logical_not = np.logical_and, np.logical_or, np.logical_xor, np.logical_not
-    erf, erfc = staticmethod(_special("erf")), staticmethod(_special("erfc"))
-    digamma = staticmethod(_special("psi"))
+    erf, erfc = staticmethod(special("erf")), staticmethod(special("erfc"))
+    digamma = staticmethod(special("psi"))
 
     @staticmethod
     def where(condition: Any, a: Any, b: Any) -> Any:
@@ -63,7 +63,7 @@ class NumpyMath:
 
     @staticmethod
     def cast(x: Any, dtype: Any) -> Any:
-        """x as another element type (a `DType`); a fraction is cut off, anything but zero is true."""
+        """x converted to another element type (a `DType`). Fractions are truncated, and anything but zero is true."""
         return np.asarray(x).astype(dtype.np)
 
     @staticmethod
@@ -78,8 +78,8 @@ class NumpyMath:
 
     @staticmethod
     def lgamma(x: Any) -> Any:
-        """The logarithm of |gamma(x)|; infinite for both infinities, as in C."""
-        return _special("gammaln")(np.where(np.isinf(x), np.abs(x), x))
+        """log(|gamma(x)|). Infinite for both infinities, as in C."""
+        return special("gammaln")(np.where(np.isinf(x), np.abs(x), x))
 
     @staticmethod
     def rsqrt(x: Any) -> Any:
@@ -99,10 +99,7 @@ _NARROW = frozenset({np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)})
 
 
 def reference_of(scalar: Callable[..., Any]) -> Callable[..., Any]:
-    """The NumPy reference that a scalar body implies.
-
-    On float16 and bfloat16 the body computes in float32 and rounds once, at the end, as compiled kernels do.
-    """
+    """The NumPy reference of a scalar body. float16 and bfloat16 are computed in float32 and rounded once, as compiled kernels do."""
 
     def reference(*inputs: Any, **attrs: Any) -> Any:
         for x in inputs:

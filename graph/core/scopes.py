@@ -110,7 +110,7 @@ class RecordedBlock(DeviceBlock):
 
 
 def as_canonical(request: Any) -> str:
-    """The canonical spelling of a device spec given as text or as a DeviceSpec object.
+    """The canonical spelling of a device spec, from a string or a DeviceSpec object.
 
     Raises:
         ValueError: malformed text.
@@ -179,7 +179,7 @@ class Scopes:
     gradient_call: str = ""  # name scope of the call of `gradients` that is running
 
     def mark_seen(self, node: Node) -> None:
-        """Note that consumers of this node's outputs thereby wait for the inputs of the open `control_dependencies` blocks."""
+        """Note that this node, and so consumers of its outputs, wait for the inputs of the open `control_dependencies` blocks."""
         block = self.control
         while block is not None:
             block.seen.add(node)

@@ -221,7 +221,7 @@ def _warn_of_misspelt() -> None:
             close = difflib.get_close_matches(name, SETTINGS, n=1, cutoff=0.9)
             if close:
                 warnings.warn(
-                    f"{name} is no setting of Dovetail, and changes nothing: did you mean {close[0]}?", stacklevel=3
+                    f"{name} is not a setting of Dovetail, and has no effect: did you mean {close[0]}?", stacklevel=3
                 )
 
 

@@ -1,7 +1,7 @@
-"""Static shapes: the known part of a tensor's shape before the graph runs.
+"""Static shapes: the part of a tensor's shape that is known before the graph runs.
 
-Inside the engine a shape is plain data, `Dims`: a tuple of sizes where None is a size not known yet, or None when not even
-the rank is known. `TensorShape` and `Dimension` wrap it under TensorFlow 1's names for users.
+Internally a shape is plain data, `Dims`: a tuple of sizes, where None is an unknown size, or None if the rank is unknown. `TensorShape` and
+`Dimension` wrap it for users, under TensorFlow 1's names.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from .hooks import hooks
 
 Dims: TypeAlias = tuple[int | None, ...] | None
 MAX_RANK = 254
-"""The most dimensions that a tensor may have; TensorFlow's number."""
+"""The largest rank of a tensor, as in TensorFlow."""
 VALUE_RANK = 64
-"""The most dimensions that a value may have, in a step, a message or a constant; NumPy's number."""
+"""The largest rank of a value in a step, a message or a constant, as in NumPy."""
 
 
 def is_static(dims: Dims) -> bool:
@@ -33,9 +33,9 @@ def element_count(dims: Dims) -> int | None:
 
 
 def of_rank(rank: int | None) -> Dims:
-    """A shape of unknown sizes; the unknown shape if the rank is unknown, or is more than a tensor may have.
+    """A shape of unknown sizes. None if the rank is unknown or larger than `MAX_RANK`.
 
-    The length of a vector of sizes may exceed that limit: passes over the graph try large numbers for an unknown length.
+    The length of a vector of sizes may be larger, because passes over the graph try large numbers for unknown lengths.
     """
     return None if rank is None or rank > MAX_RANK else (None,) * rank
 
@@ -64,7 +64,7 @@ def merge(a: Dims, b: Dims) -> Dims:
 
 
 def common(a: Dims, b: Dims) -> Dims:
-    """What two shapes have in common: sizes that differ are unknown; if the ranks differ, the shape is unknown."""
+    """The most specific shape that is compatible with both: sizes that differ are unknown. None if the ranks differ."""
     if a is None or b is None or len(a) != len(b):
         return None
     return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
@@ -112,7 +112,7 @@ def text(dims: Dims) -> str:
 
 
 def as_dims(value: Any) -> Dims:
-    """The plain data of a shape as users write it: None, an int, a sequence, a TensorShape, an array of sizes.
+    """Convert a shape to `Dims`: None, an int, a sequence, a TensorShape, or an array of sizes.
 
     -1 and None both mean an unknown size in a sequence.
 
@@ -224,7 +224,7 @@ class Dimension:
         return None if self.value is None or b is None else f(self.value, operator.index(b))
 
     def _size(self, other: Any, f: Callable[[int, int], int]) -> Any:
-        """`f` of both sizes as a size. ValueError: it is negative."""
+        """`f` of both sizes as a size. ValueError if it is negative."""
         found = self._with(other, f)
         if found is not NotImplemented and found is not None and found < 0:
             raise ValueError(f"Dimension {found} must be >= 0")
@@ -353,7 +353,7 @@ class TensorShape:
         return TensorShape(other).concatenate(self)
 
     def most_specific_compatible_shape(self, other: Any) -> TensorShape:
-        """The common part of both: sizes that differ are unknown; if the ranks differ, the shape is unknown."""
+        """The most specific shape that is compatible with both: sizes that differ are unknown."""
         return TensorShape(common(self.dims_tuple, as_dims(other)))
 
     def as_proto(self) -> Any:
@@ -363,17 +363,17 @@ class TensorShape:
         return proto
 
     def with_rank(self, rank: int) -> TensorShape:
-        """This shape with that rank. ValueError: it has another rank."""
+        """This shape with that rank. ValueError if it has another rank."""
         return self.merge_with((None,) * rank)
 
     def with_rank_at_least(self, rank: int) -> TensorShape:
-        """This shape. ValueError: it is known to have a smaller rank."""
+        """This shape. ValueError if its rank is known and smaller."""
         if self.dims_tuple is not None and len(self.dims_tuple) < rank:
             raise ValueError(f"Shape {self} must have rank at least {rank}")
         return self
 
     def with_rank_at_most(self, rank: int) -> TensorShape:
-        """This shape. ValueError: it is known to have a larger rank."""
+        """This shape. ValueError if its rank is known and larger."""
         if self.dims_tuple is not None and len(self.dims_tuple) > rank:
             raise ValueError(f"Shape {self} must have rank at most {rank}")
         return self
@@ -438,17 +438,17 @@ class TensorShape:
 
 
 def unknown_shape(rank: int | None = None, ndims: int | None = None) -> TensorShape:
-    """A shape of that rank (`ndims`, its older name) with unknown sizes; of unknown rank when None."""
+    """A shape with unknown sizes, of the given rank (old name `ndims`), or of unknown rank."""
     found = rank if rank is not None else ndims
     return TensorShape(None if found is None else (None,) * found)
 
 
 def dimension_value(dimension: Any) -> int | None:
-    """The int of a `Dimension`, or None when it is unknown; an int or None as it is."""
+    """The value of a `Dimension`, an int or None. An int or None is returned as it is."""
     return _as_size(dimension)
 
 
 def dimension_at_index(shape: TensorShape, index: int) -> Dimension:
-    """One size of a shape, unknown where the rank is."""
+    """One size of a shape. It is unknown if the rank is."""
     found: Dimension = shape[index]
     return found

@@ -85,9 +85,9 @@ def is_own(file: str) -> bool:
 
 
 def hide_own_frames(error: BaseException) -> None:
-    """Take the frames of Dovetail and of Python's imports out of the traceback of an error, unless DOVETAIL_TRACEBACK is full.
+    """Remove the frames of Dovetail and of Python's imports from the traceback of an error, unless DOVETAIL_TRACEBACK is "full".
 
-    The errors behind it (`__cause__`, `__context__`) are shortened as well. A note at the end of the traceback says so.
+    The tracebacks of its `__cause__` and `__context__` are shortened as well. A note at the end of the traceback tells this.
     """
     if setting("DOVETAIL_TRACEBACK") == "full":
         return

@@ -72,13 +72,12 @@ def _output_faults(node: Node, what: str) -> Iterator[str]:
 
 
 def find_cycle(nodes: Sequence[Node]) -> list[Node]:
-    """A cycle of data and control edges among these nodes, first node repeated at the end; [] when there is
-    none. The edges that lead from one iteration of a loop to the next are ignored.
+    """A cycle of data and control edges among these nodes, or []. Back edges of loops are ignored.
 
-    Each node of the list is an input of the one after it. Time and memory are linear in nodes and edges.
+    Each node of the list is an input of the next one, and the first node is repeated at the end. Time and memory are linear in nodes and
+    edges.
     """
-    # Depth first along inputs: a node is open while its inputs are being walked; an edge to an open node
-    # closes a cycle.
+    # Depth-first search along inputs. A node is open while its inputs are being visited. An edge to an open node closes a cycle.
     closed: set[Node] = set()
     for start in nodes:
         if start in closed:

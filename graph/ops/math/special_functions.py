@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from ...core.build import TensorLike, convert
 from ...core.default_graph import get_default_graph
 from ...core.dtypes import FLOATS, as_dtype, float32, int32, int64
 from ...core.graph import Node, Tensor
+from ...core.scalar_math import special
 from ..array.concat_stack import stack
 from ..array.creation import ones_like, zeros_like
 from ..array.identity_and_placeholders import Assert, with_dependencies
@@ -153,16 +152,6 @@ def _zero(x: Tensor) -> Tensor:
     return equal(x, convert(0, dtype=x.dtype.base))
 
 
-def _bessel(name: str) -> Callable[[Any], Any]:
-    def reference(x: Any) -> Any:
-        import scipy.special  # a heavy library
-
-        wide = x if x.dtype in (np.float32, np.float64) else x.astype(np.float32)
-        return np.asarray(getattr(scipy.special, name)(wide)).astype(x.dtype, copy=False)
-
-    return reference
-
-
 def _bessel_i0e_gradient(node: Node, grad: Tensor) -> list[Tensor]:
     x, y = node.inputs[0], node.outputs[0]
     return [multiply(grad, subtract(bessel_i1e(x), multiply(sign(x), y)))]
@@ -191,7 +180,7 @@ def _bessel_i1_gradient(node: Node, grad: Tensor) -> list[Tensor]:
 for _kind, _gradient in (
     ("i0", _bessel_i0_gradient), ("i1", _bessel_i1_gradient), ("i0e", _bessel_i0e_gradient), ("i1e", _bessel_i1e_gradient),
 ):  # fmt: skip
-    define_elementwise(f"BesselI{_kind[1:]}", None, FLOATS, gradient=_gradient, flops=30.0, reference=_bessel(_kind))
+    define_elementwise(f"BesselI{_kind[1:]}", None, FLOATS, gradient=_gradient, flops=30.0, reference=special(_kind))
 
 
 def bessel_i0e(x: TensorLike, name: str | None = None) -> Tensor:

@@ -299,7 +299,7 @@ def test_a_handle_that_is_fed_chooses_the_iterator() -> None:
         with pytest.raises(tf.errors.InvalidArgumentError, match="Not the handle of an iterator"):
             session.run(doubled, {handle: "iterator"})
         other = Dataset.from_tensors(1.5).make_one_shot_iterator()
-        with pytest.raises(tf.errors.InvalidArgumentError, match="gives float32, and int64 is expected"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="returns float32, and int64 is expected"):
             session.run(doubled, {handle: session.run(other.string_handle())})
 
 

@@ -356,5 +356,5 @@ def test_an_incomplete_name_says_what_is_missing(missing):
      ("a", 0, 0, "", 0), ("a", 0, 0, "1", 0), ("a", 0, 0, "CPU", -1), ("a", 0, 0, "CPU", None)],
 )  # fmt: skip
 def test_a_malformed_name_cannot_be_made(fields):
-    with pytest.raises(InvalidArgumentError, match="no complete device name"):
+    with pytest.raises(InvalidArgumentError, match="not a complete device name"):
         DeviceName(*fields)

@@ -115,7 +115,7 @@ def test_task_name():
     assert task_name(parse_strict("/job:a/replica:0/task:1/gpu:0")) == "/job:a/replica:0/task:1"
     assert task_name(FULL) == FULL.task_name
     for text in ("/replica:0/task:1", "/job:a/task:1", "/job:a/replica:0"):
-        with pytest.raises(InvalidArgumentError, match="names no task"):
+        with pytest.raises(InvalidArgumentError, match="does not name a task"):
             task_name(parse_strict(text))
 
 

@@ -34,7 +34,7 @@ def test_a_misspelt_setting_is_told_once() -> None:
     environment = {**os.environ, "DOVETAIL_CHEK": "2", "DOVETAIL_SOMETHING_ELSE": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "0 0\n"
-    told = "DOVETAIL_CHEK is no setting of Dovetail, and changes nothing: did you mean DOVETAIL_CHECK?"
+    told = "DOVETAIL_CHEK is not a setting of Dovetail, and has no effect: did you mean DOVETAIL_CHECK?"
     assert done.stderr.count(told) == 1
     assert "SOMETHING_ELSE" not in done.stderr
 

@@ -50,7 +50,7 @@ def test_no_elements_are_text_too():
 
 @pytest.mark.parametrize("value", [[1, 2], np.array([1, 2]), np.array(["a", 1], object)])
 def test_numbers_are_no_text(value):
-    with pytest.raises(TypeError, match="int is no text"):
+    with pytest.raises(TypeError, match="int is not text"):
         tf.constant(value, tf.string)
 
 

@@ -407,7 +407,7 @@ def test_shapes_that_contradict_each_other_are_refused():
         tf.SparseTensor([[0.5, 0]], [1], [2, 2])
     with pytest.raises(TypeError, match="SparseTensor"):
         tf.sparse.reorder(tf.constant([1]))
-    with pytest.raises(ValueError, match="how many axes"):
+    with pytest.raises(ValueError, match="the rank of the sparse tensor"):
         tf.sparse.transpose(tf.sparse_placeholder(tf.float32))
     late = tf.placeholder_with_default([3], [1])
     with pytest.raises(tf.errors.InvalidArgumentError, match="does not fit"):
