@@ -290,7 +290,7 @@ def _trace_call(
 
 
 def _function(graph: FunctionGraph, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Function:
-    captured, state_nodes = graph.captured, graph.places
+    captured, state_nodes = graph.captured, graph.state_nodes
     graph.finished()
     given = RuntimeInputs(list(captured)) if captured else None
     return Function(graph, [*inputs, *captured.values()], outputs, given, state_nodes)

@@ -1,8 +1,8 @@
 """Branches and loops inside the graph: `cond`, `case`, `while_loop`.
 
-The functions of a branch or a loop's body run once, when the graph is built. Their nodes become part of the same graph, between the
-control-flow ops of `graph/ops/control/switch_merge.py`; `graph/control_flow/contexts.py` brings outer tensors in. So nodes of branches
-and bodies are placed and partitioned like all others, and one loop may span devices.
+The function of a branch or a loop's body runs once, when the graph is built. Its nodes become part of the same graph, between the
+control-flow ops of `graph/ops/control/switch_merge.py`. Outer tensors are captured by `graph/control_flow/contexts.py`. Nodes of
+branches and bodies are placed and partitioned like all others, so a loop may span devices.
 
 A `cond` with one outer tensor x, and a loop that counts to 3:
 
@@ -35,7 +35,7 @@ from ..core.nest import children, describe, flatten, map_structure, pack, same_s
 from ..core.shape import Dims, TensorShape, compatible, text
 from ..ops.array.concat_stack import stack
 from ..ops.array.identity_and_placeholders import Assert, identity
-from ..ops.control import switch_merge as _control  # noqa: F401  (defines the steering ops)
+from ..ops.control import switch_merge as _control  # noqa: F401  (defines the ops)
 from ..ops.math.cast import cast
 from ..ops.math.compare import less, logical_and
 from ..ops.math.reduce import reduce_any, reduce_sum
@@ -55,26 +55,25 @@ def cond(
     fn1: Callable[[], Any] | None = None,
     fn2: Callable[[], Any] | None = None,
 ) -> Any:
-    """Run one of two branches, chosen when the graph runs.
+    """Run one of two branches. The choice is made when the graph runs.
 
-    Only nodes made *inside* the functions depend on the choice; outer tensors that they use are always computed.
+    Only the nodes that the functions make depend on the choice. Outer tensors that they use are always computed.
 
     Args:
         pred: a bool tensor of rank 0.
-        true_fn: functions without arguments; both return the same structure of tensors (lists, tuples, dicts,
-            nested), of the same types, or both an operation.
-        false_fn: see `true_fn`.
-        strict: return a list or tuple of one element as such, not its element.
+        true_fn: function without arguments that returns a nested structure of tensors, or an operation.
+        false_fn: function that returns the same structure of tensors of the same types, or an operation.
+        strict: whether to return a list or tuple of one element. Otherwise its element is returned.
         name: scope of the nodes.
-        fn1: old names of the functions.
-        fn2: old names of the functions.
+        fn1: old name of `true_fn`.
+        fn2: old name of `false_fn`.
 
     Returns:
         The result of the chosen branch.
 
     Raises:
-        TypeError: a function cannot be called, or `pred` is a Python bool.
-        ValueError: a branch returns nothing, or the branches' types differ. Either: the structures of the branches' results differ.
+        TypeError: a function is not callable, `pred` is a Python bool, or the structures of the results differ in type.
+        ValueError: a branch returns nothing, or the structures or types of the results differ.
 
     >>> y = cond(x < 0.0, lambda: -x, lambda: x)
     """
@@ -83,7 +82,9 @@ def cond(
     if not callable(true_fn) or not callable(false_fn):
         raise TypeError("true_fn and false_fn must be functions")
     if isinstance(pred, bool):
-        raise TypeError("pred must not be a Python bool: it would be known now, and `if` could choose")
+        raise TypeError(
+            "pred must not be a Python bool. Use a Python `if` for a condition that is known when the graph is built"
+        )
     with graph_of_values([pred]).op_scope(name or "cond") as scope:
         graph = get_default_graph()
         pred = convert(pred, name="pred")
@@ -99,10 +100,7 @@ def cond(
 
 
 def make_branches(graph: Graph, pred: Tensor, name: str, kind: Callable[..., Branch]) -> tuple[Branch, Branch]:
-    """The contexts of both branches of a condition, the true branch first.
-
-    `kind` makes a context from (graph, name, condition, pivot, 1 or 0).
-    """
+    """The contexts of both branches of a condition, the true branch first. `kind` is called as `BranchContext` is."""
     switch = make("Switch", (pred, pred))
     pivot_t = identity(switch.outputs[1], name="switch_t")
     pivot_f = identity(switch.outputs[0], name="switch_f")
@@ -117,7 +115,7 @@ def make_branches(graph: Graph, pred: Tensor, name: str, kind: Callable[..., Bra
 def _branch_results(
     context: BranchContext, function: Callable[[], Any], which: str, strict: bool
 ) -> tuple[Any, list[Tensor]]:
-    """The result of a branch's function, and its leaves as tensors that are dead in the other branch."""
+    """The result of a branch's function, and its leaves as tensors that are dead if the branch is not taken."""
     with context.open():
         result = function()
         if not strict and isinstance(result, (list, tuple)) and len(result) == 1:
@@ -140,7 +138,7 @@ def _branch_results(
 
 def _merged(results: Sequence[tuple[Any, list[Tensor]]]) -> Any:
     (structure, when_true), (other, when_false) = results
-    same_structure(structure, other, ("what true_fn returns", "what false_fn returns"))
+    same_structure(structure, other, ("the result of true_fn", "the result of false_fn"))
     for i, (t, f) in enumerate(zip(when_true, when_false, strict=True)):
         if t.dtype.base is not f.dtype.base:
             raise ValueError(
@@ -161,22 +159,22 @@ def case(
     """Run the function of the first condition that is true.
 
     Args:
-        pred_fn_pairs: list of (bool tensor, function), or a dict of them.
-        default: function to run if no condition is true; without it, the last function runs after an assertion
-            that its condition is true.
-        exclusive: assert when the graph runs that at most one condition is true.
+        pred_fn_pairs: list of pairs of a bool tensor and a function, or a dict of them.
+        default: function to run if no condition is true. If it is None, the last function runs after an assertion that a condition
+            is true.
+        exclusive: whether to assert that at most one condition is true.
         strict: as in `cond`.
         name: scope of the nodes.
 
     Raises:
-        TypeError: not pairs of a bool tensor and a function.
-        ValueError: there are none.
+        TypeError: an item is not a pair of a bool tensor and a function.
+        ValueError: there are no pairs and no default.
 
     >>> y = case([(x < 0.0, lambda: -1.0), (x > 0.0, lambda: 1.0)], default=lambda: 0.0)
     """
     pairs = list(pred_fn_pairs.items()) if isinstance(pred_fn_pairs, Mapping) else list(pred_fn_pairs)
     if not pairs and default is None:
-        raise ValueError("case needs at least one pair of a condition and a function, or a default")
+        raise ValueError("case needs at least one pair of a condition and a function, or a default function")
     for pair in pairs:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not callable(pair[1]):
             raise TypeError(f"case takes pairs of a bool tensor and a function, not {pair!r}")
@@ -240,26 +238,25 @@ def while_loop(
 
     Args:
         cond: function of the loop variables that returns a bool tensor of rank 0.
-        body: function of the loop variables that returns their next values, in the same structure and of the
-            same types and shapes.
-        loop_vars: list or tuple (also nested) of initial values.
-        shape_invariants: the same structure of shapes that hold in all iterations, for variables whose shapes differ from those of
-            their initial values. For a sparse tensor, a `TensorShape` of its `dense_shape`; without one, the number of its elements
-            may change. For `IndexedSlices`, a `TensorShape` of the values.
-        parallel_iterations: accepted for compatibility with TensorFlow. Iterations of one device run one after another;
-            different devices may be in different iterations, as far as data dependences allow.
-        back_prop: whether gradients will be taken through the loop.
+        body: function of the loop variables that returns their next values. They have the same structure, types and shapes.
+        loop_vars: list or tuple of initial values, which may be nested.
+        shape_invariants: shapes that hold in all iterations, in the structure of `loop_vars`. By default the shapes of the initial
+            values. For a sparse tensor, a `TensorShape` of its `dense_shape`. By default, the number of its elements may change. For
+            `IndexedSlices`, a `TensorShape` of the values.
+        parallel_iterations: accepted for compatibility with TensorFlow. A device runs one iteration after another.
+            Different devices may be in different iterations, as far as data dependences allow.
+        back_prop: whether gradients may be taken through the loop.
         swap_memory: accepted for compatibility with TensorFlow.
         name: scope of the nodes.
-        maximum_iterations: an int or int tensor: the loop stops after at most this many iterations.
-        return_same_structure: return a list of one variable as such, not its element.
+        maximum_iterations: maximum number of iterations, an int or an integer scalar tensor.
+        return_same_structure: whether to return a list if there is one loop variable. Otherwise the variable is returned.
 
     Returns:
         The loop variables after the last iteration.
 
     Raises:
-        TypeError: cond or body cannot be called; body's result has another type.
-        ValueError: no loop variables; a shape changes and no invariant allows it.
+        TypeError: `cond` or `body` is not callable, or a variable's type changes.
+        ValueError: there are no loop variables, or a shape changes although no invariant allows it.
 
     >>> i, total = while_loop(lambda i, s: i < 10, lambda i, s: (i + 1, s + i), [0, 0])
     """
@@ -279,7 +276,7 @@ def while_loop(
         if maximum_iterations is not None:
             limit = convert(maximum_iterations, name="maximum_iterations")
             if limit.dims not in (None, ()):
-                raise ValueError(f"maximum_iterations must be one number, not of shape {text(limit.dims)}")
+                raise ValueError(f"maximum_iterations must be a scalar, not of shape {text(limit.dims)}")
             counter = constant(0, dtype=limit.dtype.base, name="iteration_counter")
             cond, body = _counted(cond, body, limit)
             variables = [counter, variables]
@@ -296,14 +293,14 @@ def while_loop(
 
 
 def _read(variable: Any) -> Any:
-    """A variable's value, read outside the loop; anything else as it is."""
+    """The value of a variable, read outside the loop. Other objects are returned unchanged."""
     return convert(variable) if hasattr(variable, "_as_tensor") else variable
 
 
 def _counted(
     cond: Callable[..., Any], body: Callable[..., Any], limit: Tensor
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """A condition and a body with an iteration counter as first variable."""
+    """The condition and the body of a loop with an iteration counter as an additional first variable."""
 
     def counted_cond(i: Tensor, variables: Any) -> Tensor:
         return logical_and(i < limit, cond(*variables))
@@ -319,7 +316,7 @@ def _counted(
 
 
 class LoopBuilder:
-    """One loop under construction. `beside`: for each variable, a node with which its control-flow nodes are colocated."""
+    """A loop under construction. `beside` has for each variable a node with which its control-flow nodes are colocated."""
 
     def __init__(
         self, context: LoopContext, variables: Any, shape_invariants: Any, beside: Sequence[Node] | None = None
@@ -335,7 +332,7 @@ class LoopBuilder:
             dims = t.dims if shape is _OWN else TensorShape(shape).dims_tuple
             if not _is_special_case(t.dims, dims):
                 raise ValueError(
-                    f"The shape invariant {text(dims)} of loop variable {i} is not compatible with its first "
+                    f"The shape invariant {text(dims)} of loop variable {i} is not compatible with its initial "
                     f"value {t.name}, of shape {text(t.dims)}"
                 )
             self.invariants[i] = None if dims == t.dims else (dims,)
@@ -363,17 +360,17 @@ class LoopBuilder:
             return pack(self.structure, self._exit())
 
     def _at(self, i: int) -> AbstractContextManager[None]:
-        """A block for the control-flow nodes of a variable."""
+        """A block in which the control-flow nodes of a variable are made."""
         return nullcontext() if self.beside is None else self.graph.colocate_with(self.beside[i], ignore_existing=True)
 
     def _enter(self) -> None:
-        """Enter and Merge of each variable."""
+        """Make the Enter and the Merge of each variable."""
         context = self.context
         values = [context.outer.bring(v) for v in self.values] if context.outer is not None else self.values
         for i, (value, dims) in enumerate(zip(values, self.invariants, strict=True)):
             with self._at(i):
                 enter = context.enter(value, constant=False, dims=dims)
-            # With a constant of the outer loop, this loop could run ahead of the outer one.
+            # Without this edge, a loop whose initial value is a constant of the outer loop could run ahead of the outer loop.
             around = context.outer.loop if context.outer is not None else None
             if around is not None and is_constant_enter(value.op):
                 enter.op.controls = (*enter.op.controls, around.pivot.op)
@@ -386,7 +383,7 @@ class LoopBuilder:
                 context.pivot_for_pred = merge.outputs[0]
 
     def _switch(self) -> list[Tensor]:
-        """The variables inside the body."""
+        """Make the Switches. Returns the variables inside the body."""
         context = self.context
         assert context.condition is not None
         switches = []
@@ -413,7 +410,7 @@ class LoopBuilder:
                 "The two structures don't have the same nested structure, the same number of elements: there are "
                 f"{len(structure)} loop variables, body returns {len(result)} values"
             )
-        same_structure(structure, result, ("loop_vars", "what body returns"))
+        same_structure(structure, result, ("loop_vars", "the result of body"))
         return [convert(v) for v in flatten(result)]
 
     def _check_next(self, merge: Tensor, following: Tensor, value: Tensor) -> None:
@@ -425,16 +422,16 @@ class LoopBuilder:
         if not _is_special_case(following.dims, merge.dims):
             raise ValueError(
                 f"{self._which(merge)} enters the loop with shape {text(merge.dims)}, but has shape "
-                f"{text(following.dims)} after one iteration ({value.name}). To let the shape vary, say with "
-                "shape_invariants what of it stays the same, or use set_shape on the value that body returns"
+                f"{text(following.dims)} after one iteration ({value.name}). If the shape may vary, pass shape_invariants. "
+                "Otherwise use set_shape on the value that body returns"
             )
 
     def _which(self, merge: Tensor) -> str:
         i = self.context.merges.index(merge)
-        return f"Loop variable {i} (first value {self.values[i].name})"
+        return f"Loop variable {i} (initial value {self.values[i].name})"
 
     def _exit(self) -> list[Tensor]:
-        """The variables after the loop."""
+        """Make the Exits. Returns the variables after the loop."""
         context = self.context
         exits = []
         for i, side in enumerate(self._false_sides):
@@ -447,11 +444,11 @@ class LoopBuilder:
 
 
 _OWN: Any = object()
-"""Marks an invariant as the shape of the variable's initial value."""
+"""A shape invariant that stands for the shape of the initial value."""
 
 
 def _flat_shapes(structure: Any, shapes: Any) -> list[Any]:
-    """Shapes, flattened by the structure of the variables, since a shape may itself be a list; or `_OWN` for all."""
+    """Shapes, flattened by the structure of the variables, because a shape may be a list. `_OWN` stands for all shapes."""
     parts = children(structure)
     if parts is None:
         return [shapes]
@@ -469,7 +466,7 @@ def _flat_shapes(structure: Any, shapes: Any) -> list[Any]:
 
 
 def _is_special_case(dims: Dims, of: Dims) -> bool:
-    """Whether every shape that fits `dims` fits `of`."""
+    """Whether all shapes that are compatible with `dims` are compatible with `of`."""
     if of is None:
         return True
     if dims is None or not compatible(dims, of):
@@ -478,6 +475,7 @@ def _is_special_case(dims: Dims, of: Dims) -> bool:
 
 
 def graph_of_values(values: Sequence[Any]) -> Graph:
+    """The graph of the first value with a `graph`, such as a tensor or a variable. The default graph if there is none."""
     graphs = (getattr(v, "graph", None) for v in values)
     return next((g for g in graphs if isinstance(g, Graph)), None) or get_default_graph()
 

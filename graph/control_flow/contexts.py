@@ -1,10 +1,10 @@
 """Control-flow contexts: the branches of `cond` and the loops in which a node is made.
 
 A `FlowContext` is open while the function of a branch or of a loop's body runs. It checks every node that is made
-inside and brings in outer tensors: a branch gets an outer tensor through a `Switch`, so that it is dead unless the
-branch is taken; a loop gets it through a constant `Enter`, once for all iterations. So the edges alone determine which
-nodes belong to which branch or loop. A node without inputs (a constant) gets a control edge from the context's
-*pivot*, a node that is alive exactly when the context runs.
+inside, and captures outer tensors. A branch gets an outer tensor through a `Switch`, so that it is dead unless the
+branch is taken. A loop gets it through a constant `Enter`, once for all iterations. A node without inputs, such as a constant,
+gets a control edge from the context's *pivot*, a node that is live exactly when the context runs. So the edges determine
+which nodes belong to which branch or loop.
 
 Names and edges are those of TensorFlow 1.
 """
@@ -24,33 +24,33 @@ class FlowContext:
 
     Attributes:
         graph: the graph.
-        outer: the context around it, or None.
-        name: name for error texts.
-        stand_ins: tensor from outside -> the tensor that replaces it inside.
+        outer: the enclosing context, or None.
+        name: name for error messages.
+        stand_ins: outer tensor -> the tensor that replaces it inside.
     """
 
     def __init__(self, graph: Graph, name: str) -> None:
         self.graph = graph
         self.outer: FlowContext | None = graph.scopes.flow
-        self.home: FlowContext | None = self  # the context of the outputs of nodes made while it is open
+        self.home: FlowContext | None = self  # the context of the outputs of nodes that are made while this one is open
         self.name = name
         self.stand_ins: dict[Tensor, Tensor] = {}
 
     @property
     def pivot(self) -> Tensor:
-        """The tensor that is alive exactly when the context runs."""
+        """The tensor that is live exactly when the context runs."""
         raise NotImplementedError
 
     @property
     def loop(self) -> LoopContext | None:
-        """The innermost loop: this context, or the one around it."""
+        """The innermost loop: this context or an enclosing one."""
         context: FlowContext | None = self
         while context is not None and not isinstance(context, LoopContext):
             context = context.outer
         return context
 
     def holds(self, node: Node) -> bool:
-        """Whether a node's outputs are made in this context or in one inside it."""
+        """Whether a node's outputs are in this context or in an inner one."""
         context = self.graph.flow.of(node)
         while context is not None and context is not self:
             context = context.outer
@@ -61,10 +61,10 @@ class FlowContext:
         return inside(self.graph, self)
 
     def bring(self, tensor: Tensor) -> Tensor:
-        """The tensor that replaces `tensor` inside: itself if it is made here.
+        """Capture a tensor: return the tensor that replaces it inside. A tensor of this context is returned unchanged.
 
         Raises:
-            ValueError: it is made inside another branch or loop, of which only the results can be used outside.
+            ValueError: the tensor is inside another branch or loop, of which only the results can be used outside.
         """
         found = self.stand_ins.get(tensor)
         if found is not None:
@@ -73,29 +73,29 @@ class FlowContext:
         if home is self:
             return tensor
         if self.loop is not None:
-            place = _place_read(tensor)
-            if place in self.stand_ins:
-                return self.stand_ins[place]
+            reference = _reference_read(tensor)
+            if reference in self.stand_ins:
+                return self.stand_ins[reference]
         value = tensor
         if self.outer is not None:
             value = self.outer.bring(tensor)
         elif home is not None:
             raise ValueError(
-                f"{tensor.name} is created inside {home.name} (at {tensor.op.source}), out of which only its "
-                "results come: return it from there"
+                f"{tensor.name} is created inside {home.name} (at {tensor.op.source}), and only its "
+                "results can be used outside: return the tensor from there"
             )
         made = self.stand_ins[tensor] = self._let_in(value)
         if made.dtype.is_ref and self.loop is not None:
             self._read_inside(tensor, made)
         return made
 
-    def _read_inside(self, place: Tensor, inside: Tensor) -> None:
-        """Bring in a reference to a variable instead of the values read from it outside.
+    def _read_inside(self, reference: Tensor, inside: Tensor) -> None:
+        """Capture a variable's reference in place of values that were read from it outside.
 
-        A node that takes a reference reads the value when it runs. So a loop that changes the variable sees the changes.
+        A node with a reference as input reads the value when it runs. So a loop that changes the variable sees the changes.
         """
         for outer, stand_in in self.stand_ins.items():
-            if _place_read(outer) is place and stand_in is not outer:
+            if _reference_read(outer) is reference and stand_in is not outer:
                 node, like = stand_in.op, inside.op
                 self.graph.flow.move_before(node, [t.op for t in like.inputs])
                 node.opdef, node.inputs = like.opdef, like.inputs
@@ -103,12 +103,12 @@ class FlowContext:
                     t.dtype = inside.dtype
                 moved = {node}
                 for n in self.graph.nodes[node.index :]:
-                    if n is node or (n.type == "Switch" and n.inputs[0].op in moved):  # brings it into a branch
+                    if n is node or (n.type == "Switch" and n.inputs[0].op in moved):  # captures it for a branch
                         moved.add(n)
                         n.device, n.blocks, n.colocation = like.device, like.blocks, like.colocation
 
     def _let_in(self, value: Tensor) -> Tensor:
-        """Make the node that brings in a tensor of the context around."""
+        """Make the node that captures a tensor of the enclosing context."""
         raise NotImplementedError
 
     def admit(
@@ -118,7 +118,7 @@ class FlowContext:
         raise NotImplementedError
 
     def _split(self, controls: tuple[Node, ...]) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-        """Control inputs from the same iteration of the same loop, and those from outside it."""
+        """The control inputs inside the innermost loop, and those outside it."""
         loop = self.loop
         if loop is None:
             return controls, ()
@@ -134,12 +134,12 @@ class FlowContext:
 
 
 class BranchContext(FlowContext):
-    """One branch of a `cond`.
+    """A branch of a `cond`.
 
     Attributes:
         pred: the condition.
-        branch: 1 where the condition is true, 0 where it is false.
-        sibling: the other branch, once both exist.
+        branch: 1 for the true branch, 0 for the false branch.
+        sibling: the other branch. None until it exists.
     """
 
     def __init__(self, graph: Graph, name: str, pred: Tensor, pivot: Tensor, branch: int) -> None:
@@ -152,7 +152,7 @@ class BranchContext(FlowContext):
 
     @property
     def pivot(self) -> Tensor:
-        """The condition itself, dead in the other branch."""
+        """The condition, as a tensor that is dead in the other branch."""
         return self._pivot
 
     def _let_in(self, value: Tensor) -> Tensor:
@@ -176,12 +176,14 @@ class LoopContext(FlowContext):
 
     Attributes:
         frame: name of the loop, unique in the graph.
-        parallel_iterations: the user's argument.
-        back_prop: whether gradients may be taken through it.
-        enters, merges, exits: the nodes of its variables, in order.
-        pivot_for_pred: alive whenever the condition is computed.
-        pivot_for_body: alive whenever the body runs.
-        condition: the LoopCond's output.
+        parallel_iterations: the argument of `while_loop`.
+        back_prop: whether gradients may be taken through the loop.
+        enters: the outputs of the variables' Enters, in order.
+        merges: the outputs of the variables' Merges, in order.
+        exits: the outputs of the variables' Exits, in order.
+        pivot_for_pred: a tensor that is live whenever the condition is computed.
+        pivot_for_body: a tensor that is live whenever the body runs.
+        condition: the output of the LoopCond.
     """
 
     def __init__(self, graph: Graph, frame: str, parallel_iterations: int, back_prop: bool) -> None:
@@ -198,7 +200,7 @@ class LoopContext(FlowContext):
 
     @property
     def pivot(self) -> Tensor:
-        """The pivot of the condition, or of the body once it is being built."""
+        """The pivot of the condition. Once the body is being built, the pivot of the body."""
         found = self.pivot_for_body if self.pivot_for_body is not None else self.pivot_for_pred
         assert found is not None
         return found
@@ -207,9 +209,12 @@ class LoopContext(FlowContext):
         return self.enter(value, constant=True)
 
     def enter(self, value: Tensor, *, constant: bool, dims: tuple[Dims] | None = None) -> Tensor:
-        """Make an Enter for a tensor of the context around.
+        """Make an Enter for a tensor of the enclosing context.
 
-        `dims`: the shape that the value has in all iterations, in a tuple because None is one; None: its own.
+        Args:
+            value: the tensor.
+            constant: whether the value is the same in all iterations. Otherwise it is the initial value of a loop variable.
+            dims: a tuple with the shape that the value has in all iterations. If it is None, the shape of `value`.
         """
         scopes = self.graph.scopes
         controls = control_inputs_for(scopes.control, {value.op})
@@ -219,18 +224,18 @@ class LoopContext(FlowContext):
             "parallel_iterations": self.parallel_iterations,
             "shape": dims,
         }
-        # A loop variable starts with the value of a reference: its Enter must be on the device of its Merge.
+        # The Enter of a loop variable must be on the device of its Merge. It takes the value of a reference.
         is_ref = constant and value.dtype.is_ref
-        # A reference stays on its device, whatever the node that needs it, or waits for what made it, is colocated with.
-        place = self.graph.colocate_with(value.op, ignore_existing=True) if is_ref else nullcontext()
-        with as_is(self.graph, self), place:
+        # A reference cannot leave its device, so colocation blocks do not apply.
+        colocation = self.graph.colocate_with(value.op, ignore_existing=True) if is_ref else nullcontext()
+        with as_is(self.graph, self), colocation:
             node = self.graph.create("RefEnter" if is_ref else "Enter", (value,), attrs)
         node.controls = tuple(c for c in controls if self._is_around(c))
         scopes.mark_seen(node)
         return node.outputs[0]
 
     def _is_around(self, node: Node) -> bool:
-        """Whether a node is in a context around this loop, in the same iteration of the loop around."""
+        """Whether a node is in an enclosing context, in the same iteration of the enclosing loop."""
         home = self.graph.flow.of(node)
         loop = self.outer.loop if self.outer is not None else None
         context = self.outer
@@ -246,13 +251,13 @@ class LoopContext(FlowContext):
         """As `FlowContext.admit`."""
         brought = tuple([self.bring(t) for t in inputs])
         inside, outside = self._split(controls)
-        # A node without an input that changes between iterations would run only once, before the loop.
+        # Without this edge, a node whose inputs do not change between iterations would run only once, before the loop.
         if not inside and all(is_constant_enter(t.op) for t in brought):
             inside = (self.pivot.op,)
         return brought, (*inside, *self._wait_inside(outside))
 
     def _wait_inside(self, controls: tuple[Node, ...]) -> tuple[Node, ...]:
-        """Nodes of this loop that run after `controls`, which are outside."""
+        """Nodes of this loop that run after the outer nodes `controls`."""
         found = []
         for c in controls:
             if c.outputs:
@@ -262,10 +267,10 @@ class LoopContext(FlowContext):
 
 
 class _AsIs(FlowContext):
-    """Does not change nodes: for the control-flow nodes that lead into a context and out of it."""
+    """A context that does not change nodes, for the control-flow nodes that lead into or out of another context."""
 
     def __init__(self, graph: Graph, home: FlowContext | None) -> None:
-        super().__init__(graph, "steering")
+        super().__init__(graph, "control flow")
         self.home = home
 
     def admit(
@@ -277,7 +282,7 @@ class _AsIs(FlowContext):
 
 @contextmanager
 def inside(graph: Graph, flow: FlowContext | None) -> Iterator[None]:
-    """A block whose nodes are made in that branch or loop, or in none."""
+    """A block whose nodes are made in a branch or loop, or in none."""
     scopes = graph.scopes
     saved, scopes.flow = scopes.flow, flow
     try:
@@ -288,18 +293,18 @@ def inside(graph: Graph, flow: FlowContext | None) -> Iterator[None]:
 
 @contextmanager
 def as_is(graph: Graph, home: FlowContext | None) -> Iterator[None]:
-    """A block whose nodes keep their inputs and get no control edges; their outputs are inside `home`."""
+    """A block whose nodes keep their inputs and get no control edges. Their outputs are inside `home`."""
     with graph.control_dependencies(None):
         graph.scopes.flow = _AsIs(graph, home)
         yield
 
 
-def _place_read(tensor: Tensor) -> Tensor | None:
-    """The variable reference whose value a tensor is, if a separate node reads it; None for other tensors."""
+def _reference_read(tensor: Tensor) -> Tensor | None:
+    """The reference from which an Identity reads `tensor`. None for other tensors."""
     node = tensor.op
     return node.inputs[0] if node.type == "Identity" and node.inputs[0].dtype.is_ref else None
 
 
 def is_constant_enter(node: Node) -> bool:
-    """Whether a node brings a value into a loop that is the same in all iterations."""
+    """Whether a node captures a value for a loop that is the same in all iterations."""
     return node.type in ("Enter", "RefEnter") and node.attrs["is_constant"]

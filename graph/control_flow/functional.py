@@ -1,22 +1,20 @@
-"""Functions applied along the first axis of tensors, by loops in the graph: `map_fn`, `scan`.
+"""Functions that apply a function to each element along the first axis, by a loop in the graph: `map_fn`, `scan`.
 
-Elements may be nested structures of tensors, all of the same first size. Each element is read from a
-`TensorArray` inside the loop, so only one is processed at a time; gradients take the same path backwards.
+Elements may be nested structures of tensors that all have the same size along the first axis. The loop reads each element from a
+`TensorArray`, so it processes one element at a time. So do the gradients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from ..core.build import constant, convert
-from ..core.default_graph import get_default_graph
-from ..core.graph import Graph, Tensor
+from ..core.graph import Tensor
 from ..core.nest import flatten, map_structure, pack, same_structure
 from ..ops.array.shapes import shape
 from ..ops.control.tensor_array import TensorArray
-from .cond_while import while_loop
+from .cond_while import graph_of_values, while_loop
 
 
 def map_fn(
@@ -32,27 +30,27 @@ def map_fn(
     """Apply `fn` to each element along the first axis, and stack the results.
 
     Args:
-        fn: function of one element in the structure of `elems`.
-        elems: a tensor, or a structure of tensors of the same first size.
-        dtype: types of the results, in their structure; None: those of `elems`.
+        fn: function of an element, which has the structure of `elems`.
+        elems: a tensor, or a structure of tensors of the same size along the first axis.
+        dtype: types of the results, in their structure. If it is None, those of `elems`.
         parallel_iterations: as in `while_loop`.
         back_prop: as in `while_loop`.
         swap_memory: as in `while_loop`.
-        infer_shape: all results have one shape.
+        infer_shape: whether all results have the same shape.
         name: scope of the nodes.
 
     Returns:
-        The stacked results: as many along the first axis as there are elements.
+        The results, stacked along a new first axis.
 
     Raises:
-        TypeError: `fn` cannot be called, or returns another structure or type than `dtype`.
-        ValueError: an element is a scalar, or the first sizes differ.
+        TypeError: `fn` is not callable, or returns another structure or type than `dtype`.
+        ValueError: a tensor of `elems` is a scalar, or their sizes along the first axis differ.
 
     >>> map_fn(lambda x: x * x, constant([1, 2, 3]))   # evaluates to [1, 4, 9]
     """
     if not callable(fn):
         raise TypeError("fn must be a function")
-    with loop_scope(name or "map", elems):
+    with graph_of_values(flatten(elems)).op_scope(name or "map"):
         inputs, count, static = elements_of(elems)
         types = dtype if dtype is not None else map_structure(lambda t: t.dtype.base, inputs)
         sources = [unstacked(t, count) for t in flatten(inputs)]
@@ -61,7 +59,7 @@ def map_fn(
 
         def body(i: Tensor, arrays: list[TensorArray]) -> Any:
             value = fn(pack(inputs, [a.read(i) for a in sources]))
-            same_structure(types, value, ("dtype", "what fn returns"))
+            same_structure(types, value, ("dtype", "the result of fn"))
             return i + 1, [a.write(i, v) for a, v in zip(arrays, flatten(value), strict=True)]
 
         _, results = while_loop(
@@ -82,19 +80,28 @@ def scan(
     reverse: bool = False,
     name: str | None = None,
 ) -> Any:
-    """Fold `fn` along the first axis, and stack its result at each element. Other arguments are as in `map_fn`.
+    """Fold `fn` along the first axis, and stack all its results.
 
     Args:
         fn: function of its previous result and the next element.
-        elems: a tensor, or a structure of tensors of the same first size.
-        initializer: the previous result for the first element; None: the first element is the first result.
-        reverse: begin with the last element.
+        elems: a tensor, or a structure of tensors of the same size along the first axis.
+        initializer: the previous result for the first element. If it is None, the first element is the first result.
+        parallel_iterations: as in `while_loop`.
+        back_prop: as in `while_loop`.
+        swap_memory: as in `while_loop`.
+        infer_shape: whether all results have the same shape.
+        reverse: whether to begin with the last element.
+        name: scope of the nodes.
+
+    Raises:
+        TypeError: `fn` is not callable, or returns another structure than `initializer`.
+        ValueError: a tensor of `elems` is a scalar, or their sizes along the first axis differ.
 
     >>> scan(lambda total, x: total + x, constant([1, 2, 3]))   # evaluates to [1, 3, 6]
     """
     if not callable(fn):
         raise TypeError("fn must be a function")
-    with loop_scope(name or "scan", elems):
+    with graph_of_values(flatten(elems)).op_scope(name or "scan"):
         inputs, count, static = elements_of(elems)
         sources = [unstacked(t, count) for t in flatten(inputs)]
         first_index = count - 1 if reverse else constant(0) if isinstance(count, Tensor) else 0
@@ -116,7 +123,7 @@ def scan(
 
         def body(i: Tensor, last: Any, arrays: list[TensorArray]) -> Any:
             value = fn(last, pack(inputs, [a.read(i) for a in sources]))
-            same_structure(start, value, ("initializer", "what fn returns"))
+            same_structure(start, value, ("initializer", "the result of fn"))
             written = [a.write(i, v) for a, v in zip(arrays, flatten(value), strict=True)]
             return (i - 1 if reverse else i + 1), pack(start, flatten(value)), written
 
@@ -131,16 +138,8 @@ def scan(
 # --- shared parts ---------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def loop_scope(name: str, elems: Any) -> Iterator[None]:
-    graphs = (getattr(t, "graph", None) for t in flatten(elems))
-    graph = next((g for g in graphs if isinstance(g, Graph)), None) or get_default_graph()
-    with graph.op_scope(name):
-        yield
-
-
 def elements_of(elems: Any) -> tuple[Any, Any, int | None]:
-    """The tensors, their number of elements (an int if it is known, else a tensor), and that number if known."""
+    """The tensors, their size along the first axis (a tensor if it is not known statically), and its static value or None."""
     tensors = map_structure(lambda e: convert(e, name="elem"), elems)
     leaves = flatten(tensors)
     if not leaves:
@@ -148,10 +147,10 @@ def elements_of(elems: Any) -> tuple[Any, Any, int | None]:
     static: int | None = None
     for t in leaves:
         if t.dims == ():
-            raise ValueError(f"{t!r} is a scalar: it has no elements to go along")
+            raise ValueError(f"{t!r} is a scalar, which has no first axis")
         size = t.dims[0] if t.dims is not None else None
         if size is not None and static is not None and size != static:
-            raise ValueError(f"The tensors have {static} and {size} elements: all must have the same number")
+            raise ValueError(f"The tensors have {static} and {size} elements along the first axis, which must be equal")
         static = size if size is not None else static
     return tensors, static if static is not None else shape(leaves[0])[0], static
 

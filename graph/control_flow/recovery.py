@@ -1,8 +1,8 @@
 """Recovers the branches and loops of an imported graph from its edges.
 
-`cond` and `while_loop` make a `FlowContext` for each branch and loop (`contexts.py`), which gradients need. A file has only nodes.
-But they have TensorFlow 1's form, so the edges determine the branch or loop of a node: it takes an Enter, an Exit or a Switch on
-some condition, or waits for a context's pivot. Other forms are not changed: they run, but gradients through them are refused.
+Gradients need the `FlowContext` of each branch and loop, which `cond` and `while_loop` make (`contexts.py`). A file has only nodes. In
+TensorFlow 1's form, the edges determine the branch or loop of a node: it takes an Enter, an Exit or a Switch on a condition, or
+waits for a context's pivot. Graphs of other forms run, but gradients through them are errors.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from .contexts import BranchContext, FlowContext, LoopContext, as_is, is_constan
 
 
 def recover_flow(graph: Graph, nodes: Sequence[Node]) -> None:
-    """Set the branches and loops of these nodes, which were added to the graph at once."""
+    """Set the branches and loops of these nodes, which were added to the graph together."""
     if not has_control_flow(nodes) or graph.scopes.flow is not None:
         return
     try:
         frames = Frames(nodes)
-    except InvalidArgumentError:  # reported when they run
+    except InvalidArgumentError:  # the run reports it
         return
     _Recovery(graph, nodes, frames).run()
 
 
 class _Recovery:
-    """The recovery for some nodes. `of`: node -> the context of its outputs, if there is one."""
+    """The recovery for some nodes. `of` maps a node to the context of its outputs, if there is one."""
 
     def __init__(self, graph: Graph, nodes: Sequence[Node], frames: Frames) -> None:
         self.graph = graph
@@ -55,7 +55,7 @@ class _Recovery:
             self._complete(loop)
 
     def _find_branch(self, node: Node) -> None:
-        """Make the contexts of a condition if a node is its pivot: an Identity of a Switch of the condition itself."""
+        """Make the context of a branch if `node` is its pivot, an Identity of a Switch of the condition by itself."""
         switch = node.inputs[0].op if node.type == "Identity" else None
         if switch is None or switch.type != "Switch" or switch.inputs[0] is not switch.inputs[1]:
             return
@@ -74,7 +74,7 @@ class _Recovery:
             context.sibling, sibling.sibling = sibling, context
 
     def _place(self, node: Node, around: FlowContext | None) -> FlowContext | None:
-        """The context in which a node's outputs are. `around`: that of its inputs."""
+        """The context of a node's outputs. `around` is that of its inputs."""
         if node.type in ("Enter", "RefEnter"):
             return self._enter(node, around)
         if node.type == "Exit":
@@ -110,7 +110,7 @@ class _Recovery:
         return loop
 
     def _let_in(self, context: FlowContext, value: Tensor, inside: Tensor) -> None:
-        """Record the tensor that replaces an outer value, by the value just outside and by the outermost one."""
+        """Record a captured tensor, under the tensor of the enclosing context and under the outermost one."""
         context.stand_ins.setdefault(value, inside)
         outer = self.of.get(value.op)
         for first, stand_in in list(outer.stand_ins.items()) if outer is not None else []:
@@ -118,7 +118,7 @@ class _Recovery:
                 context.stand_ins.setdefault(first, inside)
 
     def _complete(self, loop: LoopContext) -> None:
-        """The variables of a loop, in the order of their Merges."""
+        """Set the variables of a loop, in the order of their Merges."""
         merges = [n for n, home in self.of.items() if home is loop and n.back_edge is not None]
         merges.sort(key=lambda n: n.index)
         loop.condition = next(n.outputs[0] for n, home in self.of.items() if home is loop and n.type == "LoopCond")

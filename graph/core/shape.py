@@ -25,6 +25,14 @@ def is_static(dims: Dims) -> bool:
     return dims is not None and None not in dims
 
 
+def static_sizes(shape: Any, error: str) -> list[int]:
+    """The sizes of a fully defined shape. ValueError with the text `error`, which has {} for the shape, if a size is unknown."""
+    dims = as_dims(shape)
+    if dims is None or not is_static(dims):
+        raise ValueError(error.format(text(dims)))
+    return [d for d in dims if d is not None]
+
+
 def element_count(dims: Dims) -> int | None:
     """Number of elements, or None while a size is unknown. `()` has one element."""
     if dims is None or None in dims:

@@ -1,17 +1,17 @@
 """Gradients through branches and loops.
 
 **Branches.** The gradients of a branch's nodes are made inside the forward branch's context, so they are dead if the
-branch was not taken. The gradient of a Merge goes through a Switch into both branches; that of a Switch comes out
-through a Merge, whose other input is zero.
+branch was not taken. The gradient of a Merge goes through a Switch into both branches. The gradient of a Switch is a
+Merge, whose other input is zero.
 
 **Loops.** The gradient of a loop is a loop with the same number of iterations, in reverse order. A counter in the
-forward loop gives this number. The backward loop's variables are the gradients of the forward loop's variables; one
+forward loop determines this number. The backward loop's variables are the gradients of the forward loop's variables. An
 iteration turns the gradients after a forward iteration into those before it. The gradient of a loop constant is the
 sum over all iterations. The forward loop pushes each value that a gradient needs on a stack, and the backward loop
-pops it. A branch inside a loop is replayed inside the backward loop: its condition is such a value, too.
+pops it. A branch inside a loop is replayed inside the backward loop, which pops the branch's condition, too.
 
-So each context has a *mirror*, the context in which the gradients of its nodes are made: for a loop the backward loop,
-for a branch in a loop the replayed branch, otherwise the context itself.
+So each context has a *mirror*, the context in which the gradients of its nodes are made. The mirror of a loop is the backward loop,
+that of a branch in a loop is the replayed branch, and that of another branch is the branch itself.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Replay(FlowContext):
     needs_stacks: bool
 
     def bring(self, tensor: Tensor) -> Tensor:
-        """As `FlowContext.bring`; values of the forward context are popped from stacks."""
+        """As `FlowContext.bring`. Values of the forward context are popped from stacks."""
         found = self.stand_ins.get(tensor)
         if found is None:
             if self.graph.flow.of(tensor.op) is not self.forward:
@@ -76,19 +76,19 @@ class _Replay(FlowContext):
             and node.type in ("Switch", "RefSwitch")
             and node.inputs[1] is forward.pred
         )
-        if captured:  # it came from outside, and can be captured again
+        if captured:  # can be captured again
             return self.bring(node.inputs[0])
         value = static_value(tensor)
         if value is not None:
             with self.open():
                 return constant(value)
-        return self._from_stack(tensor) if self.needs_stacks else self._from_afar(tensor)
+        return self._from_stack(tensor) if self.needs_stacks else self._from_sibling(tensor)
 
     def _from_stack(self, tensor: Tensor) -> Tensor:
         graph, forward = self.graph, self.forward
         backward = self.loop
         assert isinstance(backward, BackwardLoop)
-        # A value of the head is computed once more than the body runs: it is pushed only when the body runs.
+        # A value of the condition is computed once more than the body runs. It is pushed only when the body runs.
         waits = [forward.pivot.op] if isinstance(forward, LoopContext) else []
         with graph.colocate_with(tensor.op, ignore_existing=True), graph.control_dependencies(None):
             handle = stack_v2(tensor.dtype)
@@ -98,8 +98,8 @@ class _Replay(FlowContext):
             with self.open():
                 return stack_pop(handle, tensor.dtype, tensor.dims)
 
-    def _from_afar(self, tensor: Tensor) -> Tensor:
-        """Bring in a tensor from a sibling branch: it is alive whenever this replay of the branch is."""
+    def _from_sibling(self, tensor: Tensor) -> Tensor:
+        """Capture a tensor of the forward branch, which is live whenever this replayed branch is."""
         around: list[FlowContext] = []
         context: FlowContext | None = self
         while context is not None:
@@ -111,7 +111,7 @@ class _Replay(FlowContext):
 
 
 class BackwardLoop(_Replay, LoopContext):
-    """The loop that computes a loop's gradient. `pushes`: the nodes of the forward loop that push values for it."""
+    """The loop that computes a loop's gradient. `pushes` are the nodes of the forward loop that push values for it."""
 
     def __init__(self, graph: Graph, frame: str, forward: LoopContext) -> None:
         super().__init__(graph, frame, forward.parallel_iterations, back_prop=False)
@@ -143,9 +143,10 @@ class FlowGradients:
             self._chain.append(context)
             context = context.outer
         self._mirrors: dict[FlowContext, FlowContext] = {}
-        # Where the nodes of a level stand in its order. The last one is visited first.
-        self._turns: dict[Node, int] = {}
-        self._halves: dict[Node, Any] = {}  # a Switch -> the gradient of its sibling, which came first
+        self._turns: dict[
+            Node, int
+        ] = {}  # the positions of the nodes of a level in its order, of which the last is visited first
+        self._halves: dict[Node, Any] = {}  # a Switch -> the gradient of its sibling, which was visited first
 
     # --- contexts ---------------------------------------------------------------------------------------------
 
@@ -189,29 +190,29 @@ class FlowGradients:
             yield
 
     def loop_of(self, node: Node) -> LoopContext | None:
-        """The loop to which a node belongs; its Enters and Exits do, too."""
+        """The loop of a node. Enters and Exits belong to their loop."""
         context = self.graph.flow.of(node.inputs[0].op if node.type == "Exit" else node)
         return context.loop if context is not None else None
 
     def stops(self, node: Node) -> bool:
-        """Whether no gradient passes a node: it leaves a loop without back_prop, or leads to an earlier iteration."""
+        """Whether a node blocks gradients, because it leaves a loop without back_prop or leads to an earlier iteration."""
         if node.type == "Exit":
             loop = self.loop_of(node)
             return loop is not None and not loop.back_prop
         return self.is_variable_here(node)
 
     def is_variable_here(self, node: Node) -> bool:
-        """Whether a node is the Merge of a variable of a loop that `gradients` is called in, and which may not be closed yet."""
+        """Whether a node is the Merge of a variable of a loop in which `gradients` is called. The loop may not be closed yet."""
         loop = self.loop_of(node) if node.type == "Merge" else None
         return loop is not None and loop in self._chain and node.outputs[0] in loop.merges
 
     def last_first(
         self, nodes: Sequence[Node], level: LoopContext | None
     ) -> Iterator[Node | tuple[LoopContext, list[Node]]]:
-        """The nodes of one level, and the loops directly in it with all their nodes, in the order of the pass: users first.
+        """The nodes of a level, and the loops directly inside it with all their nodes, in the order of visits: users first.
 
-        Nodes follow in the order of their creation. The nodes of a loop need not be created before those that take its results: in a
-        graph that was read, its last nodes may wait for the gradient of another call. So the order of data decides among loops.
+        The order is that of creation if there are no loops. But some nodes of a loop may be created after the users of its results: in
+        an imported graph, its last nodes may wait for the gradient of another call. So loops are sorted topologically.
         """
         item_of: dict[Node, Node | LoopContext] = {}
         loops: dict[LoopContext, list[Node]] = {}
@@ -235,14 +236,14 @@ class FlowGradients:
                 needs[item] += [item_of[t.op] for t in node.inputs if item_of.get(t.op, item) is not item]
             order, stuck = topological(numbers, needs)
             if stuck is not None:
-                raise InternalError.of(f"{stuck!r} takes what depends on it")
+                raise InternalError.of(f"{stuck!r} depends on itself")
         self._turns.update((item, i) for i, item in enumerate(order) if isinstance(item, Node))
         return iter([item if isinstance(item, Node) else (item, loops[item]) for item in reversed(order)])
 
     # --- branches ---------------------------------------------------------------------------------------------
 
     def through_merge(self, node: Node, grad: Any) -> Sequence[Any]:
-        """A cond's Merge: the gradient goes into the branch of each input."""
+        """The gradients of a cond's Merge: the gradient of the output, captured by the branch of each input."""
         found = []
         for t in node.inputs:
             there = self.mirror(self.graph.flow.of(t.op))
@@ -250,7 +251,7 @@ class FlowGradients:
         return found
 
     def through_switch(self, node: Node, grads: Sequence[Any], on_path: frozenset[Node]) -> Sequence[Any]:
-        """A Switch that lets an outer tensor into a branch: out through a Merge, zero for the other branch."""
+        """The gradients of a Switch that captures an outer tensor for a branch: a Merge, with zero for the other branch."""
         branch = self.graph.flow.of(node)
         assert isinstance(branch, BranchContext)
         here = self.mirror(branch)
@@ -263,7 +264,7 @@ class FlowGradients:
         grad = _dense(grads[branch.branch])
         theirs = sibling.stand_ins.get(value)
         if theirs is not None and theirs.op in on_path and self._turns[theirs.op] < self._turns[node]:
-            self._halves[theirs.op] = grad  # one Merge for both, made when the sibling is visited
+            self._halves[theirs.op] = grad  # one Merge for both is made when the sibling is visited
             return [None, None]
         half = self._halves.pop(node, None)
         if grad is None and half is None:
@@ -279,7 +280,7 @@ class FlowGradients:
             return [make("Merge", sides, None, "cond_grad").outputs[0], None]
 
     def is_way_in(self, node: Node) -> bool:
-        """Whether a Switch brings an outer tensor into its branch."""
+        """Whether a Switch captures an outer tensor for its branch."""
         branch = self.graph.flow.of(node)
         return isinstance(branch, BranchContext) and node.inputs[1] is branch.pred
 
@@ -290,7 +291,7 @@ class FlowGradients:
     # --- loops ------------------------------------------------------------------------------------------------
 
     def through_loop(self, loop: LoopContext, nodes: list[Node], on_path: frozenset[Node]) -> None:
-        """Build a loop's backward loop: from the gradients of its Exits to those of its Enters' inputs."""
+        """Build a loop's backward loop, from the gradients of its Exits to those of its Enters' inputs."""
         reverse, graph = self.reverse, self.graph
         variables = [i for i, m in enumerate(loop.merges) if m.op in on_path]
         received = [reverse.total(loop.exits[i]) for i in variables]
@@ -301,8 +302,8 @@ class FlowGradients:
         while inner is not None and around is not inner:
             if around is None:
                 raise LookupError(
-                    f"Gradients through {loop.name} cannot be taken inside {inner.name}, which runs them several "
-                    "times: take them outside"
+                    f"Gradients through {loop.name} cannot be taken inside {inner.name}, whose iterations would repeat them: "
+                    "take them outside"
                 )
             around = around.outer
         captured = [n for n in nodes if is_constant_enter(n) and self.loop_of(n) is loop]
@@ -390,7 +391,7 @@ class _Counter:
                 self.exit = apply("Exit", (switch.outputs[0],), None, "f_count")
 
     def finish(self, pushes: Sequence[Node]) -> None:
-        """Close the loop: an iteration is counted when its pushes, including dead ones, are done."""
+        """Close the loop. An iteration is counted when its pushes, including dead ones, are done."""
         by_device: dict[str, list[Node]] = {}
         for push in pushes:
             by_device.setdefault(push.device, []).append(push)
@@ -406,7 +407,7 @@ class _Counter:
 
 
 def zeros_for(tensor: Tensor, name: str = "zeros") -> Tensor:
-    """Zeros in the shape of a tensor's value; of a variable's value, for its handle."""
+    """Zeros in the shape of a tensor, or of the variable's value if the tensor is a handle."""
     if tensor.dtype is resource:
         dtype, dims = type_and_dims(tensor)
         if is_static(dims):

@@ -1,7 +1,7 @@
 """Gradients that a program defines for its functions.
 
-A graph stores such a rule for its node (`Graph.own_gradients`); it overrides the op's rule. Rules are Python functions of the program,
-so a graph that was saved or sent contains the nodes that they built, but not the rules.
+A graph stores such a rule for a node (`Graph.own_gradients`), where it overrides the op's rule. A rule is a Python function. A saved or
+sent graph contains the nodes that it built, but not the rule.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
     """A decorator for a function that defines its gradient.
 
     Args:
-        f: function of tensors that returns `(result, grad)`: a tensor or a structure of tensors, and a function of one gradient per
-            tensor of the result that returns one gradient per argument. If `f` reads trainable variables, `grad` must take an argument
-            `variables`, a list of them, and return `(gradients of the arguments, gradients of the variables)`.
+        f: function of tensors that returns `(result, grad)`. `result` is a tensor or a structure of tensors. `grad` is a function of a
+            gradient per tensor of the result, and returns a gradient per argument. If `f` reads trainable variables, `grad` must take
+            them as a list `variables`, and return `(gradients of the arguments, gradients of the variables)`.
 
     Returns:
-        a function of tensors that returns the result.
+        A function of tensors that returns `result`.
 
     Raises:
-        TypeError: `f` reads variables, and `grad` does not take them.
-        ValueError: a wrong number of gradients.
+        TypeError: `f` reads variables, and `grad` has no argument `variables`.
+        ValueError: `grad` returns a wrong number of gradients.
 
     >>> @dt.custom_gradient
     ... def log1pexp(x):
@@ -54,7 +54,7 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
         if variables and not takes_variables:
             raise TypeError(
                 f"{f.__name__} reads the variables {[v.op.name for v in variables]}, so its gradient must take an argument 'variables' "
-                "and give their gradients, too"
+                "and return their gradients, too"
             )
         inputs = [*taken, *(convert(v) for v in variables)]
         outputs = identity_n([*results, *inputs])
@@ -69,7 +69,7 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
             found = [*listed(of_arguments), *listed(of_variables)]
             if len(found) != len(inputs):
                 raise ValueError(
-                    f"The gradient of {f.__name__} gave {len(found)} gradients for {len(taken)} arguments and {len(variables)} variables"
+                    f"The gradient of {f.__name__} has {len(found)} results for {len(taken)} arguments and {len(variables)} variables"
                 )
             return [None] * len(results) + found
 
@@ -80,11 +80,12 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def listed(found: Any) -> list[Any]:
+    """The items of a list or tuple, or a list of one other object."""
     return list(found) if isinstance(found, (list, tuple)) else [found]
 
 
 def _variables_read(nodes: Sequence[Node], graph: Graph) -> list[Any]:
-    """The trainable variables whose reference, handle or value these nodes take."""
+    """The trainable variables whose reference, handle or value is an input of these nodes."""
     sources = {t.op for n in nodes for t in n.inputs}
     return [
         v

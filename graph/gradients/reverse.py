@@ -1,9 +1,8 @@
 """Symbolic reverse-mode differentiation: `gradients(ys, xs)` adds nodes that compute dys/dxs.
 
-Nodes are visited from the last to the first. Inputs are created before the nodes that take them, so when a node is
-visited all gradients of its outputs exist: they are summed, and the op's gradient rule turns them into gradients of its
-inputs. Only nodes between xs and ys are visited. The order of creation replaces a topological sort, and there is no
-recursion, so graphs may be of any depth. A loop is visited as a whole, at its last node (control_flow.py).
+Nodes are visited from the last to the first. Inputs are created before the nodes that take them. So when a node is visited, all
+gradients of its outputs exist. They are summed, and the op's gradient rule returns the gradients of its inputs. Only nodes between
+xs and ys are visited. There is no recursion, so graphs may have any depth. A loop is visited as a whole (control_flow.py).
 
 Names follow TensorFlow: the gradient of `dense/MatMul` is built under `gradients/dense/MatMul_grad/`.
 """
@@ -17,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from ..control_flow.cond_while import graph_of_values
 from ..control_flow.contexts import LoopContext
 from ..core.build import Derivative, apply, constant, convert
-from ..core.default_graph import get_default_graph
 from ..core.dtypes import DType, int64, resource
 from ..core.graph import Graph, Node, Tensor
 from ..core.hooks import hooks
@@ -33,13 +32,12 @@ from ..tensors.indexed_slices import IndexedSlices
 from ..variables.partitioned import PartitionedVariable
 from .control_flow import FlowGradients, zeros_for
 
-# Gradient rules get dense gradients, except those of ops whose input and output are the same table: they keep
-# IndexedSlices.
-_HANDS_ON_ROWS = frozenset({"Identity", "ReadVariableOp"})
+# Ops whose gradient rules accept IndexedSlices, because input and output are equal. Other rules get dense gradients.
+_PASSES_SLICES = frozenset({"Identity", "ReadVariableOp"})
 
 
 class UnconnectedGradients(enum.Enum):
-    """The result of `gradients` for an x that no y depends on: None, or zeros."""
+    """The result of `gradients` for an x on which no y depends: None or zeros."""
 
     NONE = "none"
     ZERO = "zero"
@@ -56,27 +54,27 @@ def gradients(
     stop_gradients: Any = None,
     unconnected_gradients: Any = UnconnectedGradients.NONE,
 ) -> list[Any]:
-    """The derivatives of the sum of ys with respect to each of xs, as new nodes of the graph.
+    """The derivatives of the sum of ys with respect to each x, as new nodes of the graph.
 
     Args:
         ys: tensor or list of tensors to differentiate. Integer tensors have no gradients.
-        xs: tensor, variable, or list of those. A partitioned variable means the list of its parts.
-        grad_ys: weights of the ys, each of its y's shape, or None for ones.
+        xs: tensor, variable, or list of those. A partitioned variable stands for the list of its parts.
+        grad_ys: weights of the ys, each of the shape of its y. None means ones.
         name: scope of the new nodes.
-        colocate_gradients_with_ops: give each gradient node the device of the node that it differentiates;
-            otherwise the device blocks around this call apply.
-        gate_gradients: accepted for compatibility with TensorFlow 1; they do not change the values.
-        aggregation_method: accepted for compatibility with TensorFlow 1; they do not change the values.
+        colocate_gradients_with_ops: whether each gradient node has the device of the node that it differentiates.
+            Otherwise the device blocks around this call apply.
+        gate_gradients: accepted for compatibility with TensorFlow 1, without effect.
+        aggregation_method: accepted for compatibility with TensorFlow 1, without effect.
         stop_gradients: tensors to treat as constants.
-        unconnected_gradients: the result for an x that no y depends on, an `UnconnectedGradients`.
+        unconnected_gradients: the result for an x on which no y depends, an `UnconnectedGradients`.
 
     Returns:
-        One per x: a tensor of its shape and type; `IndexedSlices` where only rows were used; None where no y
+        A gradient per x: a tensor of its shape and type, `IndexedSlices` if only some rows were used, or None if no y
             depends on it.
 
     Raises:
-        TypeError: a y is not numeric, or a grad_y is not of its y's type.
-        ValueError: a wrong number of grad_ys, or a wrong shape.
+        TypeError: a y is not numeric, or a grad_y and its y have different types.
+        ValueError: the number of grad_ys or the shape of one is wrong.
 
     >>> x = constant(3.0)
     >>> (g,) = gradients(x * x, [x])   # evaluates to 6.0
@@ -93,7 +91,7 @@ def gradients(
         ) from None
     if not targets:
         return [None] * len(sources)
-    graph = _graph_of([*targets, *sources])
+    graph = graph_of_values([*targets, *sources])
     with graph.as_default(), graph.name_scope(name), _called(graph):
         pass_ = ReversePass(
             graph,
@@ -115,7 +113,7 @@ def gradients(
 
 @contextmanager
 def _called(graph: Graph) -> Iterator[None]:
-    """A block in which gradient rules know the call by a name. No other call has it, also if it is in the same scope or was imported."""
+    """A block that sets the name of a call of `gradients` for gradient rules. It is unique, also among imported graphs."""
     scopes = graph.scopes
     saved, scopes.gradient_call = scopes.gradient_call, graph.unique_name("call")
     try:
@@ -141,18 +139,14 @@ def _parts_of(xs: Any) -> list[Any]:
         if isinstance(x, PartitionedVariable):
             if x is xs:
                 return list(x)
-            raise TypeError(f"{x!r} has one gradient for each of its parts: differentiate by list(v), or by v alone")
+            raise TypeError(f"{x!r} has a gradient for each of its parts: pass list(v), or v alone, as xs")
     return found
 
 
-def _graph_of(values: Sequence[Any]) -> Graph:
-    return next((v.graph for v in values if hasattr(v, "graph")), None) or get_default_graph()
-
-
 def _source(x: Any) -> Tensor:
-    """The tensor to differentiate by: for a variable its reference or handle, so that all reads of it count."""
-    place = getattr(x, "_ref", None)
-    return place() if place is not None else convert(x, name="x")
+    """The tensor for an x. For a variable it is the reference or handle, so that all reads of it count."""
+    ref = getattr(x, "_ref", None)
+    return ref() if ref is not None else convert(x, name="x")
 
 
 def _is_differentiable(dtype: DType) -> bool:
@@ -161,15 +155,17 @@ def _is_differentiable(dtype: DType) -> bool:
 
 
 class ReversePass:
-    """One call of `gradients`. `received[t]` holds the contributions to the gradient of t."""
+    """One call of `gradients`. `received[t]` has the contributions to the gradient of t."""
 
     def __init__(self, graph: Graph, ys: list[Tensor], xs: list[Tensor], stops: list[Tensor], colocate: bool) -> None:
         for y in ys:
             if not (y.dtype.is_floating or y.dtype.is_complex or y.dtype.is_integer):
-                raise TypeError(f"Cannot differentiate {y!r}: gradients exist of numbers only")
+                raise TypeError(f"Cannot differentiate {y!r}: only numeric tensors have gradients")
         for t in (*ys, *xs, *stops):
             if t.graph is not graph:
-                raise ValueError(f"{t!r} belongs to another graph than {ys[0]!r}; all ys and xs must be of one graph")
+                raise ValueError(
+                    f"{t!r} belongs to another graph than {ys[0]!r}; all ys and xs must belong to one graph"
+                )
         self.graph = graph
         self.ys = ys
         self.sources = xs
@@ -177,11 +173,11 @@ class ReversePass:
         self.stops = frozenset(stops)
         self.colocate = colocate
         self.received: dict[Tensor, list[Any]] = {}
-        self.constant_near: set[Tensor] = set()  # on which the ys depend in pieces in which they are constant
+        self.constant_near: set[Tensor] = set()  # inputs of nodes whose derivative is `Derivative.ZERO`
         self.flow = FlowGradients(graph, self)
 
     def start(self, weights: Sequence[Any]) -> None:
-        """Give each y its weight."""
+        """Record the weight of each y as its gradient."""
         for i, (y, weight) in enumerate(zip(self.ys, weights, strict=True)):
             if not _is_differentiable(y.dtype) and y not in self.wanted:
                 continue  # integers have no gradients
@@ -200,7 +196,7 @@ class ReversePass:
             self.visit(list(on_path), base.loop if base is not None else None, on_path)
 
     def visit(self, nodes: Sequence[Node], level: LoopContext | None, on_path: frozenset[Node]) -> None:
-        """Visit the nodes of a loop (None: of none), and the loops directly inside it, last first."""
+        """Visit the nodes of a loop, or those outside loops if `level` is None, and the loops directly inside it, last first."""
         for item in self.flow.last_first(nodes, level):
             if isinstance(item, Node):
                 with self.flow.beside(item):
@@ -214,12 +210,12 @@ class ReversePass:
         if all(g is None for g in grads) and not self.flow.has_half(node):
             return
         with self.beside(node), self.graph.name_scope(node.name + "_grad"):
-            if node.type not in _HANDS_ON_ROWS:
+            if node.type not in _PASSES_SLICES:
                 grads = [g._as_tensor() if isinstance(g, IndexedSlices) else g for g in grads]
             contributions = self._contributions(node, grads, on_path)
             if len(contributions) != len(node.inputs):
                 raise ValueError(
-                    f"The gradient rule of {node.type} gave {len(contributions)} gradients "
+                    f"The gradient rule of {node.type} returned {len(contributions)} gradients "
                     f"for the {len(node.inputs)} inputs of '{node.name}'"
                 )
             for t, g in zip(node.inputs, contributions, strict=True):
@@ -242,7 +238,7 @@ class ReversePass:
         return rule(node, *grads)
 
     def _rule(self, node: Node) -> Callable[..., Sequence[Any]] | None:
-        """The gradient rule of a node: its own, or its op's. None: nothing passes."""
+        """The gradient rule of a node: its own, or that of its op. None if it blocks gradients."""
         own = self.graph.own_gradients
         rule: Callable[..., Sequence[Any]] | None = own.get(node, node.opdef.gradient)
         return rule
@@ -258,12 +254,12 @@ class ReversePass:
         return parts[0]
 
     def receive(self, node: Node, tensor: Tensor, grad: Any, on_path: frozenset[Node]) -> None:
-        """Record the gradient that a node contributes to an input, if that leads to an x."""
+        """Record the gradient that a node contributes to an input, if the input depends on an x."""
         if grad is not None and self._leads_to_an_x(tensor, on_path):
             self.received.setdefault(tensor, []).append(_fitted(tensor, grad, node))
 
     def beside(self, node: Node) -> AbstractContextManager[None]:
-        """A block whose nodes share the device of a node, where gradients are colocated."""
+        """A block whose nodes are colocated with a node, if `colocate_gradients_with_ops` is set."""
         return self.graph.colocate_with(node, ignore_existing=True) if self.colocate else nullcontext()
 
     def _nodes_between(self) -> frozenset[Node]:
@@ -272,7 +268,7 @@ class ReversePass:
         if self.graph.flow:
             self._refuse_initial_values(above)
             return self._reached_from_xs(above)
-        # Forwards from xs, within those: one sweep in order of creation.
+        # Forwards from xs among those nodes, in order of creation.
         on_path: set[Node] = set()
         for node in sorted(above, key=_index):
             if any(self._leads_to_an_x(t, on_path) for t in node.inputs):
@@ -280,24 +276,25 @@ class ReversePass:
         return frozenset(on_path)
 
     def _refuse_initial_values(self, above: set[Node]) -> None:
-        """ValueError: a y belongs to one iteration of a loop, and an x determines the initial value of one of its variables."""
+        """ValueError if a y belongs to one iteration of a loop, and an initial value of the loop depends on an x."""
         merges = {t.op for n in above for t in n.inputs if self.flow.is_variable_here(t.op)}
         before = self._above([m.inputs[0].op for m in merges]) if merges else set()
         if self._reached_from_xs(before):
             raise ValueError(
-                f"Cannot compute gradient inside while loop with respect to {[x.name for x in self.wanted]}: the first value of a loop "
-                "variable depends on it, and other iterations have other values. Differentiate by what the body is given, or outside"
+                f"Cannot compute gradient inside while loop with respect to {[x.name for x in self.wanted]}: the initial value of a loop "
+                "variable depends on it, and other iterations have other values. Differentiate with respect to the arguments of the "
+                "body, or outside the loop"
             )
 
     def _above(
         self, ends: Sequence[Node] | None = None, without_rules: bool = False, unused_exits: bool = False
     ) -> set[Node]:
-        """The nodes from which a path leads to a y, over differentiable tensors only; a stopped tensor ends a path.
+        """The nodes from which a path of differentiable tensors leads to a y. `stop_gradients` end a path.
 
         Args:
-            ends: instead of the nodes of ys.
-            without_rules: go through nodes without a gradient rule, too.
-            unused_exits: with one variable of a loop, take all of them.
+            ends: nodes that replace those of the ys.
+            without_rules: include nodes without a gradient rule.
+            unused_exits: if one variable of a loop is included, include all of them.
         """
         above: set[Node] = set()
         if ends is None:
@@ -316,14 +313,14 @@ class ReversePass:
         return above
 
     def flat(self) -> set[Tensor]:
-        """The xs whose paths to ys may all end at a derivative of zero, such as that of the gradient of `relu`."""
+        """The xs with a path to a y that ends at a derivative of zero, such as that of the gradient of `relu`."""
         found = self._reached_from_xs(self._above([t.op for t in self.constant_near]))
         return {x for x in self.wanted if x in self.constant_near or any(x in n.inputs for n in found)}
 
     def cut_off_at_loops(self) -> set[Tensor]:
-        """The xs whose paths to ys all end in or after a loop (`stop_gradient`), while paths to other variables of the loop do not.
+        """The xs whose paths to ys are all blocked in or after a loop, such as by `stop_gradient`, but not the paths to other exits.
 
-        Their gradients are zeros, as in TensorFlow, which differentiates a loop with respect to all of its variables or none.
+        Their gradients are zeros, as in TensorFlow, which differentiates a loop with respect to all or none of its variables.
         """
         by_loops = self._reached_from_xs(self._above(unused_exits=True))
         in_any_way = self._reached_from_xs(self._above(without_rules=True))
@@ -335,7 +332,7 @@ class ReversePass:
         return found + saved_values(node) if node.type == "StackPopV2" else found
 
     def _reached_from_xs(self, above: set[Node]) -> frozenset[Node]:
-        """The nodes reached forwards from xs in graphs with back edges: a walk along edges."""
+        """The nodes among `above` that depend on an x. The graph may have back edges."""
         users: dict[Tensor, list[Node]] = {}
         for node in sorted(above, key=_index):
             for t in self._inputs(node):
@@ -358,7 +355,7 @@ def _index(node: Node) -> int:
 
 
 def _ones_for(y: Tensor, name: str) -> Tensor:
-    """Ones of y's shape: `gradients/Shape` and the Fill `gradients/grad_ys_0`, as TensorFlow names them."""
+    """Ones of y's shape. The nodes have TensorFlow's names: `gradients/Shape` and the Fill `gradients/grad_ys_0`."""
     if is_static(y.dims):
         dims: Tensor = constant(np.array(y.dims, np.int32), name="Shape")
     else:
@@ -381,20 +378,20 @@ def _checked_weight(y: Tensor, weight: Any, index: int) -> Any:
 
 
 def _fitted(tensor: Tensor, grad: Any, node: Node) -> Any:
-    """`grad`, with its static shape refined by the tensor's; raises if the rule returned a gradient of the wrong shape."""
+    """`grad`, with its static shape refined by the tensor's. TypeError or ValueError if its type or shape is wrong."""
     if isinstance(grad, IndexedSlices):
         return grad
     grad = convert(grad)
     if tensor.dtype.base is resource:
         return grad
     if grad.dtype.base is not tensor.dtype.base:
-        raise TypeError(f"The gradient rule of {node.type} gave {grad!r} for the input {tensor!r} of '{node.name}'")
+        raise TypeError(f"The gradient rule of {node.type} returned {grad!r} for the input {tensor!r} of '{node.name}'")
     if grad.dims != tensor.dims:
         try:
             grad.dims = merge(grad.dims, tensor.dims)
         except ValueError:
             raise ValueError(
-                f"The gradient rule of {node.type} gave {grad!r} for the input {tensor!r} of '{node.name}'"
+                f"The gradient rule of {node.type} returned {grad!r} for the input {tensor!r} of '{node.name}'"
             ) from None
     return grad
 
@@ -402,8 +399,7 @@ def _fitted(tensor: Tensor, grad: Any, node: Node) -> Any:
 def _sum(parts: list[Any]) -> Any:
     if all(isinstance(p, IndexedSlices) for p in parts):
         return sum_slices(parts)
-    # As in TensorFlow: first sum the gradients of each device, colocated with the first of them, so that only
-    # one sum per device is sent.
+    # As in TensorFlow, the gradients of each device are summed first, so that only one sum per device is sent.
     by_device: dict[str, list[Tensor]] = {}
     for p in parts:
         tensor: Tensor = p._as_tensor() if isinstance(p, IndexedSlices) else p

@@ -1,8 +1,8 @@
-"""Variables: values that live from step to step.
+"""Variables: values that persist between steps.
 
-- `variable`: the class that programs use. `ref_and_resource`: its two kinds, and the nodes of each.
-- `scope`, `store`: `variable_scope`, `get_variable`; lists of variables. `partitioned`: variables in slices.
-- `initializers`: first values. `builds`: a model that is built several times in one graph.
+- `variable`: the class that programs use. `ref_and_resource`: reference and resource variables, and their nodes.
+- `scope`, `store`: `variable_scope`, `get_variable`, and lists of variables. `partitioned`: variables in parts.
+- `initializers`: initial values. `builds`: a model that is built several times in one graph.
 
-Imported by `gradients`, `io`, `tensorflow`, and by what is above `graph`.
+`gradients`, `io`, `tensorflow` and packages outside `graph` import this package.
 """

@@ -1,9 +1,9 @@
-"""Builds: a model that is built several times in one graph, each time with losses, updates and summaries of its own.
+"""Builds: a model that is built several times in one graph. Each build has its own losses, updates and summaries.
 
-Traces of a compiled function, replicas of a strategy, and the workers of a coordinator build one model again and again in one graph.
-Programs collect its losses, the updates of its moving averages and its summaries in the graph's collections. A build sees what it has
-collected itself, and what was collected around all builds, but nothing of other builds: `get_total_loss` is the loss of one build.
-Variables and tables are shared, and so are the losses that regularize variables.
+Traces of a compiled function, replicas of a strategy, and the workers of a coordinator build one model several times in one graph.
+Programs collect its losses, the updates of its moving averages and its summaries in the graph's collections. A build sees the items
+that it has collected and those collected outside all builds, but no items of other builds. So `get_total_loss` is the loss of one
+build. Builds share variables, tables and the regularization losses of variables.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SHARED = frozenset(
 
 
 class _Build:
-    """What one build has collected, by the collection's name, and the builds inside it."""
+    """The items that a build has collected, by the name of the collection, and the builds inside it."""
 
     __slots__ = ("collected", "inner")
 
@@ -37,7 +37,7 @@ class _Build:
 
 @contextmanager
 def build(graph: Graph, key: Hashable) -> Iterator[None]:
-    """A block in which one build's nodes are made. A later block with an equal key, in the same block around, goes on with that build."""
+    """A block in which the nodes of a build are made. A later block with an equal key and the same outer block continues the build."""
     kept = graph.get_collection_ref(_KEY)
     kept[:] = kept or [_Build()]
     outer: _Build = kept[0]

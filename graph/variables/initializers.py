@@ -1,8 +1,8 @@
 """Initializers: the initial values of variables, under TensorFlow 1's names.
 
 An initializer is an object that takes a shape and returns a tensor: `initializer(shape, dtype=None, partition_info=None)`.
-The scaled ones keep the magnitude of activations and gradients constant from layer to layer, which needs a variance of
-about one over the number of inputs, outputs, or their mean (Glorot and Bengio, 2010; He et al., 2015; LeCun et al., 1998).
+The scaled initializers keep the magnitude of activations and gradients constant from layer to layer. This needs a variance of
+about one over fan-in, fan-out or their mean (Glorot and Bengio, 2010; He et al., 2015; LeCun et al., 1998).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from ..core.build import constant
 from ..core.dtypes import DType, as_dtype, float32
 from ..core.graph import Tensor
-from ..core.shape import as_dims, is_static, text
+from ..core.shape import static_sizes, text
 from ..ops.array import creation
 from ..ops.array.diagonal import eye, matrix_diag_part
 from ..ops.array.shapes import reshape
@@ -26,15 +26,14 @@ from ..ops.linalg.matrix_functions import qr
 from ..ops.math.arithmetic import multiply, sign
 from ..ops.random import random
 
-# Standard deviation of a standard normal distribution truncated at two standard deviations: the deviation to draw
-# with is divided by it.
+# Standard deviation of a standard normal distribution truncated at two standard deviations. The wanted deviation is divided by it.
 _TRUNCATED_STDDEV = 0.87962566103423978
 
-_LARGE = 1000  # elements from which a constant is a Fill, not a value in the graph (TensorFlow's limit for zeros)
+_LARGE = 1000  # a constant of this many elements or more is a Fill, not a Const (TensorFlow's limit for zeros)
 
 
 class Initializer:
-    """Base of all initializers.
+    """Base class of all initializers.
 
     >>> RandomUniform(-1.0, 1.0, seed=3)([2, 3])
     """
@@ -42,17 +41,17 @@ class Initializer:
     _config: ClassVar[tuple[str, ...]] = ()
 
     def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Tensor:
-        """A tensor of that shape.
+        """Return the initial value.
 
         Args:
-            shape: complete static shape.
-            dtype: element type; None: the initializer's own.
-            partition_info: for a part of a partitioned variable: `full_shape` and `var_offset` of the part.
+            shape: fully defined static shape.
+            dtype: element type. If it is None, the initializer's `dtype`.
+            partition_info: a `PartitionInfo` if the value is for a part of a partitioned variable.
         """
         raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments that make an equal initializer; element types by name."""
+        """The arguments of the constructor, for `from_config`. Element types are names."""
         found = {name: getattr(self, name) for name in self._config}
         return {k: v.name if isinstance(v, DType) else v for k, v in found.items()}
 
@@ -67,10 +66,7 @@ class Initializer:
 
 
 def _sizes(shape: Any) -> list[int]:
-    dims = as_dims(shape)
-    if dims is None or not is_static(dims):
-        raise ValueError(f"An initializer needs a complete shape, not {text(dims)}")
-    return [d for d in dims if d is not None]
+    return static_sizes(shape, "An initializer needs a fully defined shape, not {}")
 
 
 def _floating(dtype: Any) -> DType:
@@ -81,7 +77,7 @@ def _floating(dtype: Any) -> DType:
 
 
 class Zeros(Initializer):
-    """Zeros (False for bools)."""
+    """All zeros, or False for bool."""
 
     _config: ClassVar[tuple[str, ...]] = ("dtype",)
 
@@ -93,7 +89,7 @@ class Zeros(Initializer):
 
 
 class Ones(Initializer):
-    """Ones (True for bools)."""
+    """All ones, or True for bool."""
 
     _config: ClassVar[tuple[str, ...]] = ("dtype",)
 
@@ -108,12 +104,12 @@ class Constant(Initializer):
     """A given value.
 
     Args:
-        value: a number, or a list or array of numbers. It fills the shape in order, its last number the rest.
+        value: a number, or a list or array of numbers. The numbers fill the shape in row-major order, and the last is repeated.
         dtype: element type.
-        verify_shape: refuse a value that has not exactly the shape asked for.
+        verify_shape: raise an error if `value` does not have exactly the variable's shape.
 
     Raises:
-        TypeError: the value is something else.
+        TypeError: `value` is not numeric.
     """
 
     _config: ClassVar[tuple[str, ...]] = ("value", "dtype", "verify_shape")
@@ -139,7 +135,7 @@ class Constant(Initializer):
 
 
 class RandomUniform(Initializer):
-    """Numbers evenly spread over [minval, maxval); integers too, which need a maxval."""
+    """Uniformly distributed numbers in [minval, maxval). An integer type needs `maxval`."""
 
     _config: ClassVar[tuple[str, ...]] = ("minval", "maxval", "seed", "dtype")
 
@@ -171,7 +167,7 @@ class RandomNormal(Initializer):
 
 
 class TruncatedNormal(RandomNormal):
-    """Normally distributed numbers no further than two standard deviations from the mean."""
+    """Normally distributed numbers within two standard deviations of the mean."""
 
     def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Tensor:
         wanted = _floating(self.dtype if dtype is None else dtype)
@@ -179,8 +175,9 @@ class TruncatedNormal(RandomNormal):
 
 
 class UniformUnitScaling(Initializer):
-    """Evenly spread over +- factor * sqrt(3 / inputs): keeps the variance of the input. `VarianceScaling` is
-    its successor.
+    """Uniformly distributed numbers in +- factor * sqrt(3 / fan_in), which keep the variance of the input.
+
+    `VarianceScaling` is its successor.
     """
 
     _config: ClassVar[tuple[str, ...]] = ("factor", "seed", "dtype")
@@ -198,17 +195,19 @@ class UniformUnitScaling(Initializer):
 
 
 class VarianceScaling(Initializer):
-    """Random numbers of variance `scale / n`, n the number of inputs, outputs, or their mean.
+    """Random numbers with variance `scale / n`, where n is fan-in, fan-out or their mean.
 
     Args:
-        scale: above 0.
-        mode: what n is: "fan_in", "fan_out" or "fan_avg". A convolution's kernel counts once per tap.
-        distribution: "truncated_normal" (also "normal"), "untruncated_normal" or "uniform".
-        seed: seed of the numbers.
+        scale: a positive number.
+        mode: "fan_in", "fan_out" or "fan_avg", which chooses n. See `compute_fans`.
+        distribution: "truncated_normal" (or "normal"), "untruncated_normal" or "uniform".
+        seed: random seed.
         dtype: a floating type.
 
     Raises:
-        ValueError: an argument is none of these.
+        ValueError: an argument has another value.
+
+    >>> VarianceScaling(2.0, "fan_in", "truncated_normal")([3, 3, 16, 32])   # He et al., 2015
     """
 
     _config: ClassVar[tuple[str, ...]] = ("scale", "mode", "distribution", "seed", "dtype")
@@ -251,9 +250,7 @@ class VarianceScaling(Initializer):
 
 
 class GlorotUniform(VarianceScaling):
-    """Uniform, variance one over the mean of inputs and outputs (Glorot and Bengio, 2010). The default of
-    `get_variable`.
-    """
+    """Uniform, with variance 2 / (fan_in + fan_out) (Glorot and Bengio, 2010). The default of `get_variable`."""
 
     _config: ClassVar[tuple[str, ...]] = ("seed", "dtype")
 
@@ -262,7 +259,7 @@ class GlorotUniform(VarianceScaling):
 
 
 class GlorotNormal(VarianceScaling):
-    """Truncated normal, variance one over the mean of inputs and outputs (Glorot and Bengio, 2010)."""
+    """Truncated normal, with variance 2 / (fan_in + fan_out) (Glorot and Bengio, 2010)."""
 
     _config: ClassVar[tuple[str, ...]] = ("seed", "dtype")
 
@@ -273,7 +270,8 @@ class GlorotNormal(VarianceScaling):
 class Orthogonal(Initializer):
     """A random orthogonal matrix times `gain` (Saxe, McClelland and Ganguli, 2013).
 
-    All axes but the last are rows. With fewer rows than columns the rows are orthonormal, otherwise the columns.
+    The last axis is the matrix's columns, and all other axes together are its rows. With fewer rows than columns the rows are
+    orthonormal, otherwise the columns.
     """
 
     _config: ClassVar[tuple[str, ...]] = ("gain", "seed", "dtype")
@@ -291,7 +289,7 @@ class Orthogonal(Initializer):
         rows, columns = math.prod(sizes[:-1]), sizes[-1]
         normal = random.random_normal([max(rows, columns), min(rows, columns)], dtype=wanted, seed=self.seed)
         q, r = qr(normal)
-        # A decomposition may choose signs as it likes; with r's diagonal positive q is evenly distributed.
+        # A QR decomposition is unique except for signs. With a positive diagonal of r, q is uniformly distributed.
         q = multiply(q, sign(matrix_diag_part(r)))
         if rows < columns:
             q = matrix_transpose(q)
@@ -299,7 +297,7 @@ class Orthogonal(Initializer):
 
 
 class Identity(Initializer):
-    """The identity matrix times `gain`. ValueError for any rank but two."""
+    """The identity matrix times `gain`. ValueError if the rank is not 2."""
 
     _config: ClassVar[tuple[str, ...]] = ("gain", "dtype")
 
@@ -319,29 +317,29 @@ class Identity(Initializer):
 
 
 def lecun_normal(seed: int | None = None) -> VarianceScaling:
-    """Truncated normal, variance 1 / inputs (LeCun et al., 1998)."""
+    """Truncated normal, with variance 1 / fan_in (LeCun et al., 1998)."""
     return VarianceScaling(1.0, "fan_in", "truncated_normal", seed)
 
 
 def lecun_uniform(seed: int | None = None) -> VarianceScaling:
-    """Uniform, variance 1 / inputs (LeCun et al., 1998)."""
+    """Uniform, with variance 1 / fan_in (LeCun et al., 1998)."""
     return VarianceScaling(1.0, "fan_in", "uniform", seed)
 
 
 def he_normal(seed: int | None = None) -> VarianceScaling:
-    """Truncated normal, variance 2 / inputs: for relu (He et al., 2015)."""
+    """Truncated normal, with variance 2 / fan_in, for relu (He et al., 2015)."""
     return VarianceScaling(2.0, "fan_in", "truncated_normal", seed)
 
 
 def he_uniform(seed: int | None = None) -> VarianceScaling:
-    """Uniform, variance 2 / inputs: for relu (He et al., 2015)."""
+    """Uniform, with variance 2 / fan_in, for relu (He et al., 2015)."""
     return VarianceScaling(2.0, "fan_in", "uniform", seed)
 
 
 def compute_fans(shape: Sequence[int]) -> tuple[float, float]:
-    """How many inputs and outputs one unit of a weight tensor of this shape has.
+    """Fan-in and fan-out of a weight tensor: the numbers of inputs and outputs of one unit.
 
-    >>> compute_fans([3, 3, 16, 32])   # a convolution: 3 * 3 taps
+    >>> compute_fans([3, 3, 16, 32])   # a convolution with a 3 x 3 kernel
     (144.0, 288.0)
     """
     if len(shape) < 2:
@@ -355,8 +353,7 @@ def _full_shape(shape: Any, partition_info: Any) -> list[int]:
     return _sizes(shape if partition_info is None else partition_info.full_shape)
 
 
-# TensorFlow 1's names for users: `tf.zeros_initializer()`,
-# `tf.get_variable(initializer=tf.glorot_uniform_initializer())`.
+# TensorFlow 1's names, such as `tf.zeros_initializer()`.
 zeros_initializer = Zeros
 ones_initializer = Ones
 constant_initializer = Constant

@@ -1,14 +1,14 @@
 """Partitioned variables and partitioners.
 
 A partitioner is a function `(shape, dtype)` that returns the number of parts along each axis, such as `[4, 1]` for
-four blocks of rows; at most one number is above 1. `get_variable` and `variable_scope` take one, and make a
-partitioned variable: one table, split along an axis into variables that may be on different devices.
+four blocks of rows. At most one number is above 1. `get_variable` and `variable_scope` take a partitioner. They make a
+partitioned variable, which is split along an axis into variables that may be on different devices.
 
 A variable `v` of n parts is n variables `v/part_0`, `v/part_1`, ..., each with its own initializer, slots and
-device. `size // n` rows go to each, and one more to each of the first `size % n`. A `replica_device_setter`
-sees n variables, so it assigns the parts to the parameter servers round-robin.
+device. Each part has `size // n` rows, and each of the first `size % n` parts has one more. `replica_device_setter`
+assigns the parts to the parameter servers round-robin.
 
-If the variable is used as a tensor, its parts are concatenated: every part is sent, every time. To read only some
+If the variable is used as a tensor, its parts are concatenated, so each use sends all parts. To read only some
 rows, use `embedding_lookup`, which reads from the parts.
 """
 
@@ -23,7 +23,7 @@ from ..core.build import convert
 from ..core.dtypes import DType, as_dtype, string
 from ..core.graph import Graph, Node, Tensor
 from ..core.operators import TensorOperators
-from ..core.shape import Dims, TensorShape, as_dims, is_static, text
+from ..core.shape import TensorShape, static_sizes, text
 from ..ops.array.concat_stack import concat, split
 from ..ops.array.identity_and_placeholders import group, identity
 
@@ -31,7 +31,11 @@ Partitioner = Callable[..., list[int]]
 
 
 def fixed_size_partitioner(num_shards: int, axis: int = 0) -> Partitioner:
-    """A given number of parts along an axis; as many as the axis is long where that is less.
+    """A partitioner with a fixed number of parts along an axis, but not more than the size of the axis.
+
+    Args:
+        num_shards: number of parts.
+        axis: the axis to split.
 
     >>> fixed_size_partitioner(4)(shape=[10, 4])
     [4, 1]
@@ -47,18 +51,18 @@ def fixed_size_partitioner(num_shards: int, axis: int = 0) -> Partitioner:
 def variable_axis_size_partitioner(
     max_shard_bytes: int, axis: int = 0, bytes_per_string_element: int = 16, max_shards: int | None = None
 ) -> Partitioner:
-    """As few parts along an axis as keep each within a number of bytes; a part is at least one row.
+    """A partitioner with as few parts as possible that have at most `max_shard_bytes` each. A part has at least one row.
 
     Args:
-        max_shard_bytes: the most bytes of a part.
-        axis: where to cut.
-        bytes_per_string_element: what an element of type string counts.
-        max_shards: the most parts, even where they then are larger; None: any number.
+        max_shard_bytes: maximum size of a part in bytes.
+        axis: the axis to split.
+        bytes_per_string_element: assumed size in bytes of an element of type string.
+        max_shards: maximum number of parts, which has precedence over `max_shard_bytes`. None means no limit.
 
     Raises:
         ValueError: a number is not positive.
 
-    >>> variable_axis_size_partitioner(64)(shape=[10, 4], dtype="float32")   # 16 bytes a row, 4 rows a part
+    >>> variable_axis_size_partitioner(64)(shape=[10, 4], dtype="float32")   # 16 bytes per row, 4 rows per part
     [3, 1]
     """
     if max_shard_bytes < 1 or bytes_per_string_element < 1:
@@ -86,14 +90,13 @@ def min_max_variable_partitioner(
     min_slice_size: int = 256 << 10,
     bytes_per_string_element: int = 16,
 ) -> Partitioner:
-    """As many parts along an axis as there are pieces of `min_slice_size` bytes, up to a limit: small
-    variables stay whole.
+    """A partitioner with one part for each `min_slice_size` bytes, up to a limit. It does not split small variables.
 
     Args:
-        max_partitions: the most parts.
-        axis: where to cut.
-        min_slice_size: bytes for which one more part is worth it.
-        bytes_per_string_element: what an element of type string counts.
+        max_partitions: maximum number of parts.
+        axis: the axis to split.
+        min_slice_size: bytes per part.
+        bytes_per_string_element: assumed size in bytes of an element of type string.
 
     Raises:
         ValueError: a number is not positive.
@@ -119,10 +122,7 @@ def min_max_variable_partitioner(
 
 
 def _sizes(shape: Any) -> list[int]:
-    dims: Dims = as_dims(shape)
-    if dims is None or not is_static(dims):
-        raise ValueError(f"shape is not fully defined: {text(dims)}")
-    return [d for d in dims if d is not None]
+    return static_sizes(shape, "shape is not fully defined: {}")
 
 
 def _checked(axis: int, sizes: list[int]) -> int:
@@ -142,16 +142,16 @@ def _element_bytes(dtype: Any, bytes_per_string_element: int) -> int:
     return bytes_per_string_element if found is string else int(found.size)
 
 
-# --- the cut ------------------------------------------------------------------------------------------------
+# --- slices -------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class SaveSliceInfo:
-    """Which slice of which variable a part is. Checkpoints keep it, so that another cut can be restored.
+    """The slice of a partitioned variable that a part is. Checkpoints store it, so that they can be restored with other partitions.
 
     Attributes:
-        full_name: name of the whole variable.
-        full_shape: its shape.
-        var_offset: where the slice begins, for each axis.
-        var_shape: how long it is, for each axis.
+        full_name: name of the partitioned variable.
+        full_shape: shape of the partitioned variable.
+        var_offset: first index of the slice, for each axis.
+        var_shape: shape of the slice.
     """
 
     full_name: str
@@ -161,7 +161,7 @@ class SaveSliceInfo:
 
     @property
     def spec(self) -> str:
-        """The slice as text: the full shape, then `offset,length` for each axis.
+        """The slice as text in TensorFlow's form: the full shape, then `offset,length` for each axis.
 
         >>> SaveSliceInfo("v", [10, 4], [0, 0], [4, 4]).spec
         '10 4 0,4:0,4'
@@ -179,11 +179,11 @@ class PartitionInfo:
 
     Attributes:
         full_shape: shape of the whole variable.
-        var_offset: where the part begins, for each axis.
+        var_offset: first index of the part, for each axis.
 
     Raises:
-        TypeError: no lists.
-        ValueError: their lengths differ, or an offset lies outside.
+        TypeError: an attribute is not a list.
+        ValueError: their lengths differ, or an offset is out of range.
     """
 
     full_shape: list[int]
@@ -207,16 +207,16 @@ class PartitionInfo:
                 )
 
     def single_offset(self, shape: Sequence[int]) -> int:
-        """Where a part of that shape begins along the axis that is cut; 0 when none is."""
+        """The first index of a part of shape `shape` along the split axis, or 0 if no axis is split."""
         axis = self.single_slice_dim(shape)
         return 0 if axis is None else self.var_offset[axis]
 
     def single_slice_dim(self, shape: Sequence[int]) -> int | None:
-        """The axis along which a part of that shape is shorter than the whole; None when it is the whole.
+        """The axis along which a part of shape `shape` is shorter than the variable, or None.
 
         Raises:
-            TypeError: no list.
-            ValueError: no part of this variable, or shorter along several axes.
+            TypeError: `shape` is not a list.
+            ValueError: `shape` does not fit into the variable, or is shorter along several axes.
         """
         if not isinstance(shape, (list, tuple)):
             raise TypeError(f"`shape` must be a sequence (like tuple or list) instead of {type(shape).__name__}")
@@ -241,11 +241,11 @@ class PartitionInfo:
 
 
 def checked_partitions(partitions: Any, full_shape: Sequence[int]) -> list[int]:
-    """The number of parts along each axis, if a variable of this shape can be cut so.
+    """The number of parts along each axis, after a check.
 
     Raises:
-        ValueError: no sequence of one number per axis, none or more parts than an axis is long, or more than
-            one axis to cut.
+        ValueError: `partitions` is not a sequence of one number per axis, an axis has no part or more parts than elements, or several
+            axes are split.
     """
     if not isinstance(partitions, (list, tuple)):
         raise ValueError(f"Partitioner must return a sequence, but saw: {partitions}")
@@ -265,7 +265,7 @@ def checked_partitions(partitions: Any, full_shape: Sequence[int]) -> list[int]:
 
 
 def slices(full_shape: Sequence[int], partitions: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
-    """(offset, shape) of each part, in order.
+    """The offset and the shape of each part, in order.
 
     >>> list(slices([5, 2], [2, 1]))
     [([0, 0], [3, 2]), ([3, 0], [2, 2])]
@@ -281,25 +281,26 @@ def slices(full_shape: Sequence[int], partitions: Sequence[int]) -> Iterator[tup
 
 
 def cut_axis(partitions: Sequence[int]) -> int:
-    """The axis that is cut; the first when none is."""
+    """The split axis, or 0 if no axis is split."""
     return next((i for i, p in enumerate(partitions) if p > 1), 0)
 
 
 # --- the variable -------------------------------------------------------------------------------------------
 class PartitionedVariable(TensorOperators[Tensor]):
-    """A partitioned variable. It can be used wherever a tensor can, as the whole value; iterating over it
-    returns its parts. Made by `get_variable(..., partitioner=)`.
+    """A partitioned variable. As a tensor it is the concatenation of its parts. An iteration over it returns the parts.
+
+    `get_variable(..., partitioner=)` makes one.
 
     Args:
-        name: name of the whole.
-        shape: its shape.
-        dtype: its element type.
+        name: name of the whole variable.
+        shape: shape of the whole variable.
+        dtype: element type.
         variable_list: the parts, each with its `save_slice_info`.
-        partitions: how many parts there are along each axis.
+        partitions: number of parts along each axis.
 
     Raises:
-        TypeError: no lists.
-        ValueError: no parts, or parts that are not the slices of this variable.
+        TypeError: `variable_list` or `partitions` is not a list.
+        ValueError: there are no parts, or a part is not a slice of this variable.
 
     >>> table = get_variable("table", [1000, 16], partitioner=fixed_size_partitioner(4))
     >>> [part.name for part in table]
@@ -337,33 +338,33 @@ class PartitionedVariable(TensorOperators[Tensor]):
 
     @property
     def name(self) -> str:
-        """Name of the whole: the parts' names without `/part_k`."""
+        """The parts' names without `/part_k`."""
         return self._name
 
     @property
     def dtype(self) -> DType:
-        """Its element type."""
+        """The element type."""
         dtype: DType = self._dtype
         return dtype
 
     @property
     def shape(self) -> TensorShape:
-        """Shape of the whole."""
+        """The shape of the whole variable."""
         return self._shape
 
     def get_shape(self) -> TensorShape:
-        """Shape of the whole (TF1's spelling)."""
+        """As `shape` (TensorFlow 1's spelling)."""
         return self._shape
 
     @property
     def graph(self) -> Graph:
-        """The graph it belongs to."""
+        """The graph of the parts."""
         graph: Graph = self._parts[0].graph
         return graph
 
     @property
     def initializer(self) -> Node:
-        """The node that gives all parts their initial values."""
+        """The node that initializes all parts."""
         if self._initializer is None:
             graph = self.graph
             with graph.as_default(), graph.control_dependencies(None), graph.name_scope(None):
@@ -371,7 +372,7 @@ class PartitionedVariable(TensorOperators[Tensor]):
         return self._initializer
 
     def get_partitions(self) -> list[int]:
-        """How many parts there are along each axis."""
+        """The number of parts along each axis."""
         return list(self._partitions)
 
     def _get_partitions(self) -> list[int]:
@@ -388,12 +389,11 @@ class PartitionedVariable(TensorOperators[Tensor]):
 
     def __getitem__(self, key: Any) -> Tensor:
         raise TypeError(
-            f"{self!r} cannot be indexed: write list(v)[i] for a part, or v.as_tensor()[i] for a slice of "
-            "the whole value"
+            f"{self!r} cannot be indexed: use list(v)[i] for a part, or v.as_tensor()[i] for a slice of the whole value"
         )
 
     def as_tensor(self) -> Tensor:
-        """The whole value: a new node that joins all parts, and does not wait for control edges around it."""
+        """The value of the whole variable. The new node ignores `control_dependencies` blocks."""
         graph = self.graph
         with graph.as_default(), graph.control_dependencies(None):
             whole = self._parts[0]
@@ -415,27 +415,29 @@ class PartitionedVariable(TensorOperators[Tensor]):
     def assign(
         self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> list[Any]:
-        """Store a value, and return the results of the parts' `assign`.
+        """Store a value. Returns the results of the parts' `assign`.
 
         Args:
-            value: for the whole, which is split as the variable is; or a list or partitioned variable with
-                one value for each part.
+            value: the value of the whole variable, or a list or partitioned variable with a value for each part.
+            use_locking: accepted for compatibility with TensorFlow. Each part changes atomically.
+            name: name of the nodes.
+            read_value: as for `Variable.assign`.
 
         Raises:
-            ValueError: the value does not fit.
+            ValueError: the value has another shape or number of parts.
         """
         return self._change(lambda part, v: part.assign(v, use_locking, name, read_value), value)
 
     def assign_add(
         self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> list[Any]:
-        """Add a value; arguments and result as for `assign`. Each part changes atomically, the whole does not."""
+        """Add a value, with the arguments and result of `assign`. Each part changes atomically, but not all parts together."""
         return self._change(lambda part, v: part.assign_add(v, use_locking, name, read_value), value)
 
     def assign_sub(
         self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> list[Any]:
-        """Subtract a value; arguments and result as for `assign_add`."""
+        """Subtract a value, with the arguments and result of `assign_add`."""
         return self._change(lambda part, v: part.assign_sub(v, use_locking, name, read_value), value)
 
     def _change(self, change: Callable[[Any, Any], Any], value: Any) -> list[Any]:

@@ -1,9 +1,9 @@
-"""The two kinds of variables, and the nodes that each is made of.
+"""The two kinds of variables, and their nodes.
 
-A variable is a few nodes under one name, TensorFlow 1's names. A *reference* variable `v` is
+A variable is a few nodes with a common name scope. Their names are TensorFlow 1's. A *reference* variable `v` is
 
     v/initial_value   its initial value         v/Assign   its initializer
-    v                 the reference             v/read     its value, which all users of `v` take
+    v                 the reference             v/read     its value, the input of all nodes that use `v`
 
 and a *resource* variable (`use_resource=True`) is
 
@@ -11,9 +11,9 @@ and a *resource* variable (`use_resource=True`) is
     v                             the handle              v/Read/ReadVariableOp    its value, for fetches
     v/IsInitialized/VarIsInitializedOp
 
-where each use adds its own `ReadVariableOp`. The device blocks around a reference variable apply to its plain initial
-value. An initial value made by a function, a resource variable's initial value, the Assign, and a reference variable's
-read are colocated with the variable. The placer colocates ops that take a resource variable's handle with it.
+and each use adds a `ReadVariableOp`. Device blocks around a reference variable apply to its initial value, unless a function makes
+it. All other nodes above are colocated with the variable: initial values made by a function, those of resource variables, the
+Assign, and a reference variable's read. The placer colocates ops that take a resource variable's handle with the variable.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _REFERENCE_CHANGES: dict[str, Callable[..., Any]] = {
 
 
 class RefVariable(Variable):
-    """A reference variable, TensorFlow 1's default kind. Made by `Variable(...)`."""
+    """A reference variable, TensorFlow 1's default kind. `Variable(...)` makes one."""
 
     _snapshot: Tensor
 
@@ -65,20 +65,20 @@ class RefVariable(Variable):
 
     @property
     def dtype(self) -> DType:
-        """Its element type, as a reference type."""
+        """The element type, as a reference type."""
         return self._handle.dtype
 
     def set_shape(self, shape: Any) -> None:
-        """Add what you know about the static shape; ValueError when it contradicts what is known."""
+        """Refine the static shape. ValueError if `shape` is not compatible with it."""
         self._handle.set_shape(shape)
         self._snapshot.set_shape(shape)
 
     def value(self) -> Tensor:
-        """Its value as a tensor: the output of `<name>/read`."""
+        """The value as a tensor: the output of `<name>/read`."""
         return self._snapshot
 
     def read_value(self) -> Tensor:
-        """A new node that reads its value; under `control_dependencies`, after those."""
+        """A new node that reads the value. It follows the nodes of `control_dependencies` blocks."""
         return apply("Identity", (self._handle,), None, "read")
 
     def _change(self, op: str, value: TensorLike, name: str | None, read_value: bool) -> Any:
@@ -90,7 +90,7 @@ class RefVariable(Variable):
 
 
 class ResourceVariable(Variable):
-    """A resource variable. Made by `Variable(..., use_resource=True)`."""
+    """A resource variable. `Variable(..., use_resource=True)` makes one."""
 
     _element: Tensor
     _is_initialized: Tensor
@@ -125,7 +125,7 @@ class ResourceVariable(Variable):
 
     @property
     def dtype(self) -> DType:
-        """Its element type."""
+        """The element type."""
         dtype: DType = self._handle.op.attrs["dtype"]
         return dtype
 
@@ -136,24 +136,24 @@ class ResourceVariable(Variable):
         return _Changed(self, change)
 
     def is_initialized(self, name: str | None = None) -> Tensor:
-        """Scalar bool: whether it has a value."""
+        """A bool scalar tensor: whether the variable has a value."""
         return variables.is_variable_initialized(self._handle, name)
 
     def value(self) -> Tensor:
-        """Its value as a tensor: a new `ReadVariableOp`, or the cached read."""
+        """The value as a tensor: the output of a new `ReadVariableOp`, or the cached value."""
         if self._cached is not None:
             return self._cached
         with self.graph.colocate_with(None, ignore_existing=True):
             return variables.read_variable(self._handle)
 
     def read_value(self) -> Tensor:
-        """A new node that reads its value; under `control_dependencies`, after those."""
+        """A new node that reads the value. It follows the nodes of `control_dependencies` blocks."""
         with self.graph.name_scope("Read"):
             value = variables.read_variable(self._handle)
         return apply("Identity", (value,), None, None)
 
     def sparse_read(self, indices: TensorLike, name: str | None = None) -> Tensor:
-        """Rows of its value: shape `indices.shape + shape[1:]`. Only these rows are read."""
+        """Read rows of the value, without reading the other rows. The shape is `indices.shape + shape[1:]`."""
         return scatter_state.resource_gather(self._handle, indices, name)
 
     def _change(self, op: str, value: TensorLike, name: str | None, read_value: bool) -> Any:
@@ -162,7 +162,7 @@ class ResourceVariable(Variable):
 
 
 class _Changed(ResourceVariable):
-    """A resource variable as it is after one change: every read of it waits for the change."""
+    """A resource variable after a change. Each read of it waits for the change."""
 
     def __init__(self, variable: ResourceVariable, change: Node) -> None:
         self.__dict__.update(variable.__dict__)
@@ -173,21 +173,21 @@ class _Changed(ResourceVariable):
 
     @property
     def op(self) -> Node:
-        """The node that changes it."""
+        """The node that changes the variable."""
         return self._node
 
     def value(self) -> Tensor:
-        """Its value after the change."""
+        """The value after the change."""
         with self.graph.control_dependencies([self._node]):
             return super().value()
 
     def read_value(self) -> Tensor:
-        """A new node that reads its value after the change."""
+        """A new node that reads the value after the change."""
         with self.graph.control_dependencies([self._node]):
             return super().read_value()
 
     def sparse_read(self, indices: TensorLike, name: str | None = None) -> Tensor:
-        """Rows of its value after the change."""
+        """Read rows of the value after the change."""
         with self.graph.control_dependencies([self._node]):
             return super().sparse_read(indices, name)
 
@@ -198,7 +198,7 @@ class _Changed(ResourceVariable):
 
 @contextmanager
 def _initializer_scope(graph: Graph, scope: str) -> Iterator[None]:
-    """Nodes made here stand with a variable yet to come: no device blocks, and its colocation group."""
+    """A block whose nodes ignore device blocks and are colocated with the variable of name `scope`, which is not made yet."""
     start = len(graph)
     with graph.name_scope("Initializer") as prefix, graph.device(None):
         yield
@@ -208,10 +208,10 @@ def _initializer_scope(graph: Graph, scope: str) -> Iterator[None]:
 
 
 def _without_uninitialized(value: Tensor, variable: str) -> Tensor:
-    """`value` with every variable that it builds on replaced by that variable's `initialized_value()`.
+    """An initial value in which reads of other variables are replaced by their `initialized_value()`.
 
-    All initializers run in one step, in no particular order, so the value of another variable may not be
-    there yet. Nodes between are copied as `<node>_<variable>`.
+    All initializers run in one step in any order, so another variable may not have a value yet. Nodes on the paths from the
+    variables are copied as `<node>_<variable>`.
     """
     found: dict[Node, None] = {}
     todo = [value.op]

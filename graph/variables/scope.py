@@ -1,9 +1,8 @@
 """Sharing variables by name: `variable_scope` and `get_variable`.
 
-`get_variable("w")` inside `variable_scope("layer")` means the variable `layer/w`: it makes it, or finds it
-again, as `reuse` says. Variable scopes prefix the names of variables and, by opening a name scope too, of
-other nodes; name scopes do not prefix the names of variables made here. The open scopes belong to a thread,
-the variables to the graph.
+`get_variable("w")` inside `variable_scope("layer")` makes or finds the variable `layer/w`, depending on `reuse`. A variable scope
+is a prefix of variables' names. It also opens a name scope, a prefix of other nodes' names. `get_variable` ignores name scopes.
+Each thread has its own open scopes. Variables belong to the graph.
 """
 
 from __future__ import annotations
@@ -26,14 +25,13 @@ _KEY = "__varscope"  # the collection that holds the graph's open scopes, Tensor
 
 
 class VariableScope:
-    """What `get_variable` uses where its arguments do not say: a name prefix, whether to reuse, and defaults.
+    """A prefix of names, whether to reuse variables, and defaults for the arguments of `get_variable`.
 
     Attributes:
-        name: the prefix of names, without a slash at the end; '' at the root.
-        reuse: False: make; True: find; AUTO_REUSE: find or make.
-        original_name_scope: the name scope that was opened with it first, with a slash at the end.
-        initializer, regularizer, caching_device, partitioner, custom_getter, dtype, use_resource,
-            constraint: defaults.
+        name: the prefix of names, without a slash at the end. '' for the root scope.
+        reuse: False to make variables, True to find existing ones, or AUTO_REUSE to find or make them.
+        original_name_scope: the name scope that the scope opened first, with a slash at the end.
+        initializer, regularizer, caching_device, partitioner, custom_getter, dtype, use_resource, constraint: defaults.
     """
 
     def __init__(
@@ -63,7 +61,7 @@ class VariableScope:
         self.constraint = constraint
 
     def reuse_variables(self) -> None:
-        """Find variables in this scope from now on, and make none."""
+        """From now on, only find existing variables in this scope."""
         self.reuse = True
 
     def set_initializer(self, initializer: Any) -> None:
@@ -79,7 +77,7 @@ class VariableScope:
         self.dtype = as_dtype(dtype)
 
     def set_use_resource(self, use_resource: bool) -> None:
-        """Set which kind of variable is made by default."""
+        """Set whether new variables are resource variables by default."""
         self.use_resource = use_resource
 
     def set_caching_device(self, caching_device: Any) -> None:
@@ -87,7 +85,7 @@ class VariableScope:
         self.caching_device = caching_device
 
     def set_custom_getter(self, custom_getter: Any) -> None:
-        """Set the function that makes or returns variables."""
+        """Set the default custom getter."""
         self.custom_getter = custom_getter
 
     def set_partitioner(self, partitioner: Any) -> None:
@@ -95,7 +93,7 @@ class VariableScope:
         self.partitioner = partitioner
 
     def get_collection(self, name: str) -> list[Any]:
-        """The part of a collection whose names start with this scope's."""
+        """The items of a collection whose names start with this scope's name."""
         return get_default_graph().get_collection(name, self.name + "/" if self.name else "")
 
     def global_variables(self) -> list[Any]:
@@ -112,7 +110,7 @@ class VariableScope:
 
 
 class _Open(threading.local):
-    """The open scope of a thread, and how often each name has been opened: for unique default names."""
+    """The open scope of a thread, and how often each name was opened, for unique default names."""
 
     def __init__(self) -> None:
         self.scope = VariableScope(False)
@@ -128,7 +126,7 @@ def _open(graph: Graph) -> _Open:
 
 
 def get_variable_scope() -> VariableScope:
-    """The innermost open variable scope; the root scope when none is open."""
+    """The innermost open variable scope, or the root scope."""
     return _open(get_default_graph()).scope
 
 
@@ -148,25 +146,26 @@ def variable_scope(
     constraint: Any = None,
     auxiliary_name_scope: bool = True,
 ) -> Iterator[VariableScope]:
-    """A block that prefixes the names of variables, and of the other nodes made in it.
+    """A block that prefixes the names of variables and other nodes, and sets defaults for `get_variable`.
 
     Args:
-        name_or_scope: a name, added to the open scope's; or a scope object, which is entered again wherever one is.
-        default_name: a name for `name_or_scope=None`, made unique: `dense`, `dense_1`, ...
-        values: tensors that determine the graph.
-        initializer: defaults in the block.
-        regularizer: defaults in the block.
-        caching_device: defaults in the block.
-        partitioner: defaults in the block.
-        custom_getter: defaults in the block.
-        dtype: defaults in the block.
-        use_resource: defaults in the block.
-        constraint: defaults in the block.
-        reuse: True, False, AUTO_REUSE, or None to inherit. Reuse that is on outside cannot be turned off by False.
-        auxiliary_name_scope: whether a name scope is opened as well.
+        name_or_scope: a name, relative to the open scope, or a scope object to enter again.
+        default_name: a name for `name_or_scope=None`, which is made unique: `dense`, `dense_1`, ...
+        values: tensors whose graph is used.
+        initializer: default initializer.
+        regularizer: default regularizer.
+        caching_device: default caching device.
+        partitioner: default partitioner.
+        custom_getter: default custom getter.
+        reuse: True, False, AUTO_REUSE, or None to inherit. False does not turn off the reuse of an outer scope.
+        dtype: default element type.
+        use_resource: whether new variables are resource variables by default.
+        constraint: default constraint.
+        auxiliary_name_scope: whether to open a name scope, too.
 
     Raises:
-        TypeError, ValueError: a wrong argument.
+        TypeError: an argument has a wrong type, or there is no name.
+        ValueError: `reuse` has another value, or is True without `name_or_scope`.
 
     >>> with variable_scope("layer"):
     ...     w = get_variable("w", [3, 4])
@@ -218,8 +217,8 @@ def variable_scope(
         finally:
             if open_.scope is not opened_scope:
                 raise RuntimeError(f"Improper nesting of variable_scope: '{name}' is left before a scope inside it")
-            # A scope that is opened by its name again numbers the default names inside it from the start, so that they are found.
-            # A scope object may be entered while the scope is open, which then goes on with its own numbers.
+            # A scope that is opened by name again numbers the default names inside it from the start, so that they are found. A scope
+            # object may be entered while the scope is open. The scope then continues with its own numbers.
             if not isinstance(name_or_scope, VariableScope):
                 before = {k: n for k, n in open_.counts.items() if not k.startswith(name + "/")}
             open_.counts = before
@@ -247,7 +246,7 @@ def _unique(counts: dict[str, int], outer: str, wished: str) -> str:
 
 
 def _composed(inner: Any, outer: Any) -> Any:
-    """The getter that calls `inner` with `outer` as its getter."""
+    """A getter that calls `inner` with `outer` as its getter."""
     if inner is None or outer is None:
         return outer if inner is None else inner
 
@@ -275,30 +274,30 @@ def get_variable(
     synchronization: Any = None,
     aggregation: Any = None,
 ) -> Any:
-    """The variable of that name in the open variable scope: found or made, as the scope's `reuse` says.
+    """Find or make a variable in the open variable scope, depending on the scope's `reuse`.
 
     Args:
-        name: its name inside the scope.
-        shape: its shape, complete for a new variable; left out when `initializer` is a value.
-        dtype: element type; None: the scope's, float32 at the root.
-        initializer: an initializer object or class, a function of (shape, dtype), or a value. None: the
-            scope's, or else `glorot_uniform_initializer` for floating types and zeros for ints and bools.
-        regularizer: function of the variable whose result joins the regularization losses.
+        name: name relative to the scope.
+        shape: fully defined shape of a new variable. Omit it if `initializer` is a value.
+        dtype: element type. If it is None, the scope's, which is float32 for the root scope.
+        initializer: an initializer object or class, a function of (shape, dtype), or a value. If it is None, the
+            scope's, or else `glorot_uniform_initializer` for floating types and zeros for integers and bool.
+        regularizer: function of the variable. Its result is added to the regularization losses.
         trainable: as for `Variable`.
         collections: as for `Variable`.
         caching_device: as for `Variable`.
+        partitioner: function of (shape, dtype) that returns the number of parts along each axis, such as
+            `fixed_size_partitioner(3)`. If it is None, the scope's, or else the variable has one part. Scalars are never partitioned.
         validate_shape: as for `Variable`.
         use_resource: as for `Variable`.
+        custom_getter: function to call instead, as `custom_getter(getter, name, ...)`.
         constraint: as for `Variable`.
         synchronization: as for `Variable`.
         aggregation: as for `Variable`.
-        partitioner: function of (shape, dtype) that returns the number of parts along each axis, such as
-            `fixed_size_partitioner(3)`; None: the scope's, or else one part. A scalar is never partitioned.
-        custom_getter: function that is called as `custom_getter(getter, name, ...)` instead.
 
     Raises:
-        ValueError: it exists and may not be reused, or the other way round, or shape or dtype differ from those of the existing variable.
-        TypeError: sizes are given one by one.
+        ValueError: the variable exists but may not be reused, does not exist but must be reused, or exists with another shape or dtype.
+        TypeError: sizes are given as separate arguments.
 
     >>> w = get_variable("w", [3, 4])
     """
@@ -337,6 +336,6 @@ def get_variable(
     getter = _composed(custom_getter, scope.custom_getter)
     graph = get_default_graph()
     get = VariableStore.of(graph).get
-    # Variables are named by variable scopes alone, so the name scope is left meanwhile.
+    # Name scopes do not apply to variables' names.
     with graph.name_scope(None):
         return get(full_name, **arguments) if getter is None else getter(get, full_name, **arguments)

@@ -1,7 +1,7 @@
-"""The variables of a graph by name: `get_variable` returns an existing variable or makes a new one. Also lists of variables.
+"""The variables of a graph by name, for `get_variable`, and lists of variables.
 
-A name belongs to one variable or to one partitioned variable, never to both. The parts of `v` are variables
-with their own names, `v/part_0` and so on, and are also stored under those.
+A name belongs to a variable or to a partitioned variable, not to both. The parts of `v` are variables with the names `v/part_0` and
+so on. They are stored, too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..core.build import apply, convert, graph_of, to_array
 from ..core.default_graph import GraphKeys, get_default_graph
 from ..core.dtypes import DType, as_dtype, float32, string
 from ..core.graph import Graph, Node, Tensor
-from ..core.shape import Dims, TensorShape, as_dims, compatible, is_static, merge, text
+from ..core.shape import Dims, TensorShape, as_dims, compatible, is_static, merge, static_sizes, text
 from ..ops.array.identity_and_placeholders import group
 from ..ops.array.slicing import slice as slice_
 from ..ops.state import variables
@@ -34,7 +34,7 @@ class _Reuse(enum.Enum):
 
 
 AUTO_REUSE = _Reuse.AUTO_REUSE
-"""For `reuse`: find the variable if it exists, else make it."""
+"""A value for `reuse`: find the variable if it exists, else make it."""
 
 
 class VariableStore:
@@ -42,9 +42,9 @@ class VariableStore:
 
     Attributes:
         variables: name -> variable.
-        partitioned: name -> variable of several parts.
-        regularizations: loss that a regularizer gave -> its variable, and a function that makes the loss again.
-        of_copies: losses that were made again, for other copies of the variables.
+        partitioned: name -> partitioned variable.
+        regularizations: regularization loss -> its variable, and a function that computes the loss again.
+        of_copies: regularization losses of copies of the variables.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class VariableStore:
         synchronization: Any = None,
         aggregation: Any = None,
     ) -> Any:
-        """Find or make the variable with this full name. Custom getters get this as their `getter`."""
+        """Find or make the variable of a full name. Custom getters take this as their `getter`."""
         if partitioner is not None and not callable(partitioner):
             raise ValueError(f"Partitioner must be callable, but received: {partitioner}")
         more = {
@@ -98,7 +98,7 @@ class VariableStore:
             if initializer is not None and not callable(initializer):
                 initializer = _value(initializer)
                 dims, wanted = merge(dims, _value_dims(initializer)), as_dtype(initializer.dtype).base
-            if dims != ():  # a scalar cannot be cut
+            if dims != ():  # a scalar cannot be split
                 return self._in_parts(name, dims, wanted, initializer, regularizer, reuse, partitioner, more)
         if name in self.partitioned and reuse:  # its partitioner need not be given again
             return _shared_parts(self.partitioned[name], name, dims, wanted, None, reuse)
@@ -172,7 +172,8 @@ class VariableStore:
                 "A partitioner was provided, but an unpartitioned version of the variable was found: "
                 f"{name}. Perhaps a variable of the same name was already created without partitioning?"
             )
-        full_shape = _full_shape(name, dims)
+        error = f"Shape of a new partitioned variable ({name}) must be fully defined, but instead was {{}}."
+        full_shape = static_sizes(dims, error)
         partitions = checked_partitions(partitioner(shape=TensorShape(full_shape), dtype=dtype), full_shape)
         found = self.partitioned.get(name)
         if found is not None:
@@ -202,7 +203,7 @@ class VariableStore:
         return whole
 
     def _check_parts(self, name: str, count: int) -> None:
-        """Parts that were made one by one may be put together, if they are all there and no more."""
+        """ValueError if parts exist that were made separately, and their number is not `count`."""
         if f"{name}/part_0" not in self.variables:
             return
         last, behind = f"{name}/part_{count - 1}", f"{name}/part_{count}"
@@ -218,7 +219,7 @@ class VariableStore:
         )
 
 
-# --- what is found ------------------------------------------------------------------------------------------
+# --- existing variables -------------------------------------------------------------------------------------
 
 
 def _shared(found: Variable, name: str, dims: Any, dtype: DType, reuse: Any) -> Variable:
@@ -267,19 +268,11 @@ def _made(found: Any) -> str:
     return f" It was first created at {source}: {source.text}"
 
 
-# --- first values -------------------------------------------------------------------------------------------
-
-
-def _full_shape(name: str, dims: Dims) -> list[int]:
-    if dims is None or not is_static(dims):
-        raise ValueError(
-            f"Shape of a new partitioned variable ({name}) must be fully defined, but instead was {text(dims)}."
-        )
-    return [d for d in dims if d is not None]
+# --- initial values -----------------------------------------------------------------------------------------
 
 
 def _value(initializer: Any) -> Any:
-    """The initial value of an initializer that is not a function: a tensor, or an array."""
+    """The initial value of an initializer that is not a function, as a tensor or an array."""
     if isinstance(initializer, (Tensor, list, tuple)) or hasattr(initializer, "_as_tensor"):
         return convert(initializer)
     return to_array(initializer)
@@ -290,7 +283,7 @@ def _value_dims(value: Any) -> Dims:
 
 
 def _slice_of(initializer: Any, offset: list[int], shape: list[int], part_name: str) -> Any:
-    """What a part gets of a value for the whole; of an array only this much enters the graph."""
+    """The slice of an initial value for one part. Of an array, only the slice is added to the graph."""
     if isinstance(initializer, np.ndarray):
         return initializer[tuple(slice(o, o + n) for o, n in zip(offset, shape, strict=True))]
     with get_default_graph().name_scope(part_name + "/PartitionedInitializer"):
@@ -298,7 +291,6 @@ def _slice_of(initializer: Any, offset: list[int], shape: list[int], part_name: 
 
 
 def _default_initializer(name: str, dtype: DType) -> Any:
-
     if dtype.is_floating:
         return initializers.glorot_uniform_initializer()
     if dtype.is_integer or dtype.is_bool or dtype is string:
@@ -309,7 +301,7 @@ def _default_initializer(name: str, dtype: DType) -> Any:
 def _bound(
     initializer: Any, name: str, dims: Any, shape: Any, dtype: DType, part: PartitionInfo | None
 ) -> tuple[Callable[[], Any], DType | None]:
-    """The initializer as a function without arguments, and the element type to insist on (None: its own)."""
+    """The initializer as a function without arguments, and the element type of the variable, or None for that of the result."""
     if inspect.isclass(initializer):
         initializer = initializer()
     if shape is not None and is_static(dims):
@@ -323,7 +315,7 @@ def _bound(
 def _takes_partition_info(function: Any) -> bool:
     try:
         return "partition_info" in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # a function of C without a signature
+    except (TypeError, ValueError):  # a C function without a signature
         return False
 
 
@@ -337,58 +329,64 @@ def _required_arguments(function: Any) -> list[str]:
     return [p.name for p in parameters if p.default is p.empty and p.kind in kinds]
 
 
-# --- lists of variables, and what initializes them --------------------------------------------------------------------
+# --- lists of variables, and their initialization ---------------------------------------------------------------------
 
 
 def global_variables(scope: str | None = None) -> list[Any]:
-    """The variables that all tasks share; with `scope`, those whose name matches that regular expression."""
+    """The variables that all tasks share. `scope` is a regular expression that the start of their names must match."""
     return get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES, scope)
 
 
 def local_variables(scope: str | None = None) -> list[Any]:
-    """The variables that each client has for itself; `scope` as in `global_variables`."""
+    """The variables that each client has for itself. `scope` is as in `global_variables`."""
     return get_default_graph().get_collection(GraphKeys.LOCAL_VARIABLES, scope)
 
 
 def trainable_variables(scope: str | None = None) -> list[Any]:
-    """The variables that optimizers change by default; `scope` as in `global_variables`."""
+    """The variables that optimizers change by default. `scope` is as in `global_variables`."""
     return get_default_graph().get_collection(GraphKeys.TRAINABLE_VARIABLES, scope)
 
 
 def moving_average_variables(scope: str | None = None) -> list[Any]:
-    """The variables that have a moving average; `scope` as in `global_variables`."""
+    """The variables that have a moving average. `scope` is as in `global_variables`."""
     return get_default_graph().get_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, scope)
 
 
 def variables_initializer(var_list: Iterable[Any] | None, name: str = "init") -> Node:
-    """One node that gives each of these variables its initial value."""
+    """One node that initializes these variables."""
     node: Node = group(*[v.initializer for v in var_list or ()], name=name)
     return node
 
 
 def global_variables_initializer() -> Node:
-    """One node that initializes all global variables made so far."""
+    """One node that initializes all global variables that exist.
+
+    >>> v = dt.Variable([1.0, 2.0])
+    >>> with dt.Session() as session:
+    ...     session.run(dt.global_variables_initializer())
+    """
     return variables_initializer(global_variables())
 
 
 def local_variables_initializer() -> Node:
-    """One node that initializes all local variables made so far."""
+    """One node that initializes all local variables that exist."""
     return variables_initializer(local_variables())
 
 
 def report_uninitialized_variables(
     var_list: Sequence[Any] | None = None, name: str = "report_uninitialized_variables"
 ) -> Tensor:
-    """The names of the variables that have no value yet, as a string vector: empty means ready.
+    """The names of the variables that are not initialized, as a string vector.
 
     Args:
-        var_list: variables to ask; None: all global and local ones.
+        var_list: variables. If it is None, all global and local variables.
+        name: scope of the nodes.
     """
     if var_list is None:
         var_list = [*global_variables(), *local_variables()]
     with graph_of(*[variables.as_ref_or_handle(v) for v in var_list]).name_scope(name):
         flags = [variables.is_variable_initialized(v) for v in var_list]
-        # The names leave as text, which only CPUs hold.
+        # Only CPUs hold strings.
         with graph_of(*flags).device("/cpu:0"):
             return apply("UninitializedNames", flags, {"names": tuple([v.op.name for v in var_list])})
 

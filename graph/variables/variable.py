@@ -1,7 +1,7 @@
 """Variables: values that persist between steps.
 
-`Variable` is the common base of the kinds of variables; `ref_and_resource` has the kinds. The module also has the default kind, the
-`variable_creator_scope`, and the enums for the copies of a variable that a distribution strategy makes.
+`Variable` is the base class of reference and resource variables (`ref_and_resource`). This module also has the default kind,
+`variable_creator_scope`, and enums for the copies of a variable that a distribution strategy makes.
 """
 
 from __future__ import annotations
@@ -30,50 +30,50 @@ class VariableSynchronization(enum.Enum):
     """When the copies of a variable are made equal."""
 
     AUTO = 0
-    """As the strategy sees fit: on write."""
+    """The strategy chooses. All strategies choose ON_WRITE."""
     NONE = 1
-    """Never: there is one copy."""
+    """Never. There is one copy."""
     ON_WRITE = 2
-    """With each change: all copies are equal at all times."""
+    """At each change, so that all copies are always equal."""
     ON_READ = 3
-    """Each replica changes its own copy; a read outside the replicas returns the aggregated value."""
+    """At a read. Each replica changes its own copy. A read outside the replicas returns the aggregated value."""
 
 
 class VariableAggregation(enum.Enum):
-    """What becomes of values that the replicas assign to a variable."""
+    """How the values that replicas assign to a variable are combined."""
 
     NONE = 0
-    """It is an error that replicas assign to it."""
+    """Not at all. An assignment by replicas is an error."""
     SUM = 1
     """Their sum is assigned."""
     MEAN = 2
     """Their mean is assigned."""
     ONLY_FIRST_REPLICA = 3
-    """The first replica's is assigned."""
+    """The value of the first replica is assigned."""
     ONLY_FIRST_TOWER = ONLY_FIRST_REPLICA
-    """TensorFlow's older name for it."""
+    """TensorFlow's older name of ONLY_FIRST_REPLICA."""
 
 
-_resource_by_default = [False]  # what `use_resource=None` means; in a list so that it can be switched
+_resource_by_default = [False]  # the meaning of `use_resource=None`
 
 
 def enable_resource_variables() -> None:
-    """Make variables resource variables from now on, where `use_resource` is not given."""
+    """From now on, variables are resource variables unless `use_resource` is given."""
     _resource_by_default[0] = True
 
 
 def disable_resource_variables() -> None:
-    """Make variables reference variables from now on, where `use_resource` is not given (TF1's default)."""
+    """From now on, variables are reference variables unless `use_resource` is given, as TensorFlow 1's default is."""
     _resource_by_default[0] = False
 
 
 def resource_variables_enabled() -> bool:
-    """Whether variables are resource variables where `use_resource` is not given."""
+    """Whether variables are resource variables if `use_resource` is not given."""
     return _resource_by_default[0]
 
 
 class Creation(type):
-    """The metaclass of `Variable`. `Variable(...)` asks the functions of the open `variable_creator_scope` blocks, innermost first."""
+    """The metaclass of `Variable`. `Variable(...)` calls the functions of the open `variable_creator_scope` blocks, innermost first."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if isinstance(cls.__base__, Creation):  # the program names the kind itself: no creators are called
@@ -97,7 +97,7 @@ _ARGUMENTS = (
 
 
 def _create(make: Callable[..., Any], **kwargs: Any) -> Any:
-    """The innermost creator: a variable. How its copies are kept equal is of interest only where there are copies."""
+    """The innermost creator, which makes the variable. Only a variable with copies uses `synchronization` and `aggregation`."""
     synchronization = VariableSynchronization(kwargs.pop("synchronization", None) or VariableSynchronization.AUTO)
     aggregation = VariableAggregation(kwargs.pop("aggregation", None) or VariableAggregation.NONE)
     if kwargs.get("trainable") is None and synchronization is VariableSynchronization.ON_READ:
@@ -113,8 +113,11 @@ def _create(make: Callable[..., Any], **kwargs: Any) -> Any:
 def variable_creator_scope(variable_creator: Callable[..., Any]) -> Iterator[None]:
     """A block in which `variable_creator(next_creator, **kwargs)` makes the variables.
 
-    `kwargs` are `Variable`'s arguments by name; `next_creator(**kwargs)` makes the variable as it would be made otherwise. The
-    creator of the innermost block is called first.
+    The creator of the innermost block is called first.
+
+    Args:
+        variable_creator: function that returns a variable. `kwargs` are `Variable`'s arguments by name. `next_creator(**kwargs)`
+            makes the variable without this block.
 
     >>> def on_ps(next_creator, **kwargs):
     ...     with dt.device("/job:ps"):
@@ -132,7 +135,7 @@ def variable_creator_scope(variable_creator: Callable[..., Any]) -> Iterator[Non
 
 @contextmanager
 def without_creators(which: Callable[[Any], bool] = lambda creator: True) -> Iterator[None]:
-    """A block in which those functions of `variable_creator_scope` blocks that `which` chooses make no variables."""
+    """A block without those functions of outer `variable_creator_scope` blocks for which `which` is true."""
     scopes = get_default_graph().scopes
     saved, scopes.creators = scopes.creators, tuple(c for c in scopes.creators if not which(c))
     try:
@@ -142,7 +145,7 @@ def without_creators(which: Callable[[Any], bool] = lambda creator: True) -> Ite
 
 
 def _defined(variable_def: Any, import_scope: str | None) -> Variable:
-    """The variable of the default graph of a `VariableDef`."""
+    """The variable in the default graph that a `VariableDef` describes."""
     nodes = {node.name: node for node in get_default_graph().nodes}
     found: Variable = hooks.variable_from_def(
         variable_def, nodes, f"{import_scope.strip('/')}/" if import_scope else ""
@@ -151,48 +154,48 @@ def _defined(variable_def: Any, import_scope: str | None) -> Variable:
 
 
 variable_kinds: dict[str, type[Variable]] = {}
-"""The classes of reference and resource variables, which `ref_and_resource` puts here."""
+"""Kind -> class of the variables. `ref_and_resource` adds "reference" and "resource"."""
 
 
 class Variable(TensorOperators[Tensor], metaclass=Creation):
-    """A value that persists between steps, on one device. It can be used wherever a tensor can, as its value.
+    """A tensor that persists between steps, on one device. It can be used in place of a tensor.
 
     Args:
         initial_value: the value that the initializer assigns: anything convertible to a tensor, or a function that
-            returns it. Its static shape must be complete unless `validate_shape` is False.
-        trainable: whether optimizers change it by default (None: yes).
-        collections: collections that it is added to; None: the global variables.
-        validate_shape: whether its shape is fixed to the initial value's.
-        caching_device: a device that keeps the value read in a step, for all readers of the step.
-        name: name of its node (None: `Variable`), made unique.
-        variable_def: instead of all other arguments, a result of `to_proto`: the variable of existing nodes.
-        dtype: element type; None: the initial value's.
+            returns it. Its static shape must be fully defined unless `validate_shape` is False.
+        trainable: whether optimizers change it by default. None means True.
+        collections: collections to add the variable to. If it is None, the global variables.
+        validate_shape: whether all values must have the shape of the initial value.
+        caching_device: a device that caches the value for all reads in a step.
+        name: name of its node, which is made unique. `Variable` by default.
+        variable_def: a result of `to_proto`, to refer to existing nodes. Other arguments, except `import_scope`, are ignored.
+        dtype: element type. If it is None, that of the initial value.
         expected_shape: a shape that the initial value must fit.
-        import_scope: for `variable_def`: the scope that the nodes were imported into.
+        import_scope: the scope into which the nodes of `variable_def` were imported.
         constraint: function that optimizers apply to the value after each update.
-        use_resource: whether it is a resource variable; None: see `enable_resource_variables`.
-        synchronization: how its copies are kept, where a distribution strategy makes several.
-        aggregation: how its copies are kept, where a distribution strategy makes several.
-        shape: the static shape of all its values; None: the initial value's. `TensorShape(None)` allows it to change.
+        use_resource: whether it is a resource variable. If it is None, `enable_resource_variables` decides.
+        synchronization: when the copies that a distribution strategy makes are made equal, a `VariableSynchronization`.
+        aggregation: how the values that replicas assign are combined, a `VariableAggregation`.
+        shape: the static shape of all values. If it is None, that of the initial value. `TensorShape(None)` allows any shape.
 
     Raises:
-        ValueError: no initial value, one of unknown shape, or a wrong argument.
+        ValueError: there is no initial value, its shape is unknown, or an argument is wrong.
 
     >>> w = Variable([[1.0, 2.0]], name="w")
     >>> y = w * 2.0
     """
 
     SaveSliceInfo = _SaveSliceInfo
-    """Which slice of a partitioned variable a part is."""
+    """The type of `save_slice_info`."""
 
     synchronization = VariableSynchronization.AUTO
-    """When copies of it, where there are any, are made equal."""
+    """When the copies of the variable are made equal."""
 
     aggregation = VariableAggregation.NONE
-    """What becomes of values that several replicas assign to it."""
+    """How the values that replicas assign are combined."""
 
     save_slice_info: _SaveSliceInfo | None = None
-    """For a part of a partitioned variable: which slice of it this is."""
+    """The slice of a partitioned variable that this part is. None if it is not a part."""
 
     _initial_value: Tensor
     _initializer: Node
@@ -203,7 +206,7 @@ class Variable(TensorOperators[Tensor], metaclass=Creation):
     _given_shape: TensorShape | None = None
 
     def __new__(cls, *args: Any, use_resource: bool | None = None, variable_def: Any = None, **kwargs: Any) -> Variable:
-        if cls is Variable:  # arguments have names here: `Creation` has seen to that
+        if cls is Variable:  # `Creation` passes all arguments by name
             is_resource = resource_variables_enabled() if use_resource is None else use_resource
             if variable_def is not None:
                 is_resource = variable_def.is_resource
@@ -269,7 +272,7 @@ class Variable(TensorOperators[Tensor], metaclass=Creation):
         raise NotImplementedError
 
     def _checked_initial(self, value: Tensor, validate_shape: bool, expected: Any, scope: str) -> Any:
-        """The shape that the variable gets: the initial value's, complete if it is validated."""
+        """The static shape of the variable. ValueError if the shape of the initial value is unknown or not compatible."""
         if not compatible(value.dims, expected):
             raise ValueError(
                 f"Variable '{scope[:-1]}': the initial value has shape {text(value.dims)}, "
@@ -287,25 +290,25 @@ class Variable(TensorOperators[Tensor], metaclass=Creation):
         if not is_static(value.dims):
             raise ValueError(
                 f"initial_value must have a shape specified: {value!r}. "
-                "Give a value of known shape, or validate_shape=False for a variable of any shape."
+                "Pass a value of known shape, or validate_shape=False for a variable of any shape."
             )
         return value.dims
 
-    # --- what it is -----------------------------------------------------------------------------------------
+    # --- properties -----------------------------------------------------------------------------------------
 
     @property
     def handle(self) -> Tensor:
-        """The tensor of its reference or handle."""
+        """The tensor of the reference or handle."""
         return self._handle
 
     @property
     def op(self) -> Node:
-        """The node that holds its state."""
+        """The node that holds the state."""
         return self._handle.op
 
     @property
     def name(self) -> str:
-        """`<node>:0`, such as `w:0`."""
+        """The name of the reference or handle, such as `w:0`."""
         return self._handle.name
 
     @property
@@ -314,26 +317,26 @@ class Variable(TensorOperators[Tensor], metaclass=Creation):
 
     @property
     def dtype(self) -> DType:
-        """Its element type; a reference type for a reference variable, as in TensorFlow 1."""
+        """The element type. A reference type for a reference variable, as in TensorFlow 1."""
         raise NotImplementedError
 
     @property
     def shape(self) -> TensorShape:
-        """The static shape of its value."""
+        """The static shape of the value."""
         return TensorShape(variables.type_and_dims(self._handle)[1])
 
     def get_shape(self) -> TensorShape:
-        """The static shape of its value (TF1's spelling)."""
+        """As `shape` (TensorFlow 1's spelling)."""
         return self.shape
 
     @property
     def device(self) -> str:
-        """What its node asks for: a canonical, possibly partial device name, or ''."""
+        """The device that its node requests: a canonical, possibly partial device name, or ''."""
         return self._handle.device
 
     @property
     def graph(self) -> Graph:
-        """The graph it belongs to."""
+        """The graph of its nodes."""
         return self._handle.graph
 
     @property
@@ -343,26 +346,26 @@ class Variable(TensorOperators[Tensor], metaclass=Creation):
 
     @property
     def constraint(self) -> Callable[[Any], Any] | None:
-        """The function that optimizers apply to its value after each update."""
+        """The function that optimizers apply to the value after each update."""
         return self._constraint
 
     @property
     def initializer(self) -> Node:
-        """The node that gives it its initial value."""
+        """The node that assigns the initial value."""
         return self._initializer if self._starts_by is None else self._starts_by
 
     def initialize_by(self, node: Node, value: Tensor) -> None:
-        """Let `initializer` be another node, which gives the variable this first value: one from a checkpoint."""
+        """Replace `initializer` by a node that assigns another initial value, such as one from a checkpoint."""
         self._starts_by, self._initial_value = node, value
 
     @property
     def initial_value(self) -> Tensor:
-        """What the initializer assigns."""
+        """The value that the initializer assigns."""
         return self._initial_value
 
     def to_proto(self, export_scope: str | None = None) -> Any:
-        """Its nodes' names as TensorFlow's `VariableDef`. None: it is not in `export_scope`."""
-        one: Any = self._single()  # of a kind that has a definition
+        """The names of its nodes, as TensorFlow's `VariableDef`. None if the variable is not in `export_scope`."""
+        one: Any = self._single()
         found = hooks.variable_def_of(one)
         scope = f"{export_scope.strip('/')}/" if export_scope else ""
         if not found.variable_name.startswith(scope):
@@ -373,7 +376,7 @@ class Variable(TensorOperators[Tensor], metaclass=Creation):
 
     @classmethod
     def from_proto(cls, variable_def: Any, import_scope: str | None = None) -> Variable:
-        """The variable of the default graph of a `VariableDef`."""
+        """The variable in the default graph that a `VariableDef` describes."""
         return _defined(variable_def, import_scope)
 
     def _set_save_slice_info(self, save_slice_info: _SaveSliceInfo) -> None:
@@ -400,7 +403,7 @@ class Variable(TensorOperators[Tensor], metaclass=Creation):
         return self._handle.op
 
     def _single(self) -> Variable:
-        """The variable of its own nodes that it is, or stands for."""
+        """The variable itself. A variable with copies returns one of them."""
         return self
 
     def _control_element(self) -> Node:
@@ -409,15 +412,15 @@ class Variable(TensorOperators[Tensor], metaclass=Creation):
     # --- reading --------------------------------------------------------------------------------------------
 
     def value(self) -> Tensor:
-        """Its value as a tensor."""
+        """The value as a tensor."""
         raise NotImplementedError
 
     def read_value(self) -> Tensor:
-        """A new node that reads its value; under `control_dependencies`, after those."""
+        """A new node that reads the value. It follows the nodes of `control_dependencies` blocks."""
         raise NotImplementedError
 
     def initialized_value(self) -> Tensor:
-        """Its value, or its initial value where it has none yet: for initializers that build on others."""
+        """The value, or the initial value if the variable is not initialized. For initializers that use other variables."""
         with self.graph.control_dependencies(None), self.graph.colocate_with(self.op):
             return apply(
                 "InitializedValue",
@@ -427,11 +430,11 @@ class Variable(TensorOperators[Tensor], metaclass=Creation):
             )
 
     def eval(self, session: Any = None) -> Any:
-        """Run the default (or given) session for its value."""
+        """Return the value as an array, from the given or default session."""
         return open_blocks.session_for(self.graph, session, "eval").run(self)
 
     def load(self, value: Any, session: Any = None) -> None:
-        """Give it a value now, in the default (or given) session, without adding a node."""
+        """Assign a value now, in the given or default session, without a new node."""
         open_blocks.session_for(self.graph, session, "load").run(
             self._initializer, {self._initializer.inputs[1]: value}
         )
@@ -441,19 +444,28 @@ class Variable(TensorOperators[Tensor], metaclass=Creation):
     def assign(
         self, value: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> Any:
-        """Add a node that stores `value`. Returns the value after it with `read_value`, else the node itself."""
+        """Make a node that stores `value`.
+
+        Args:
+            value: the new value.
+            use_locking: accepted for compatibility with TensorFlow.
+            name: name of the node.
+            read_value: whether to return the value after the assignment. Otherwise the node is returned.
+
+        >>> change = v.assign(v * 2.0)
+        """
         return self._change("Assign", value, name, read_value)
 
     def assign_add(
         self, delta: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> Any:
-        """A node that adds `delta`, atomically; result as for `assign`."""
+        """Make a node that adds `delta` atomically, with the result of `assign`."""
         return self._change("AssignAdd", delta, name, read_value)
 
     def assign_sub(
         self, delta: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> Any:
-        """A node that subtracts `delta`, atomically; result as for `assign`."""
+        """Make a node that subtracts `delta` atomically, with the result of `assign`."""
         return self._change("AssignSub", delta, name, read_value)
 
     @property
@@ -464,11 +476,11 @@ class Variable(TensorOperators[Tensor], metaclass=Creation):
         raise NotImplementedError
 
     def scatter_add(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
-        """Add `IndexedSlices` to rows; each occurrence of an index counts."""
+        """Add `IndexedSlices` to rows. Rows of repeated indices are all added."""
         return scatter_state.scatter_add(self, sparse_delta.indices, sparse_delta.values, name=name)
 
     def scatter_sub(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
-        """Subtract `IndexedSlices` from rows; each occurrence of an index counts."""
+        """Subtract `IndexedSlices` from rows. Rows of repeated indices are all subtracted."""
         return scatter_state.scatter_sub(self, sparse_delta.indices, sparse_delta.values, name=name)
 
     def scatter_update(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
@@ -476,19 +488,19 @@ class Variable(TensorOperators[Tensor], metaclass=Creation):
         return scatter_state.scatter_update(self, sparse_delta.indices, sparse_delta.values, name=name)
 
     def scatter_mul(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
-        """Multiply rows by `IndexedSlices`; each occurrence of an index counts."""
+        """Multiply rows by `IndexedSlices`. Repeated indices multiply several times."""
         return scatter_state.scatter_mul(self, sparse_delta.indices, sparse_delta.values, name=name)
 
     def scatter_div(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
-        """Divide rows by `IndexedSlices`; each occurrence of an index counts."""
+        """Divide rows by `IndexedSlices`. Repeated indices divide several times."""
         return scatter_state.scatter_div(self, sparse_delta.indices, sparse_delta.values, name=name)
 
     def scatter_min(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
-        """Keep the smaller of rows and `IndexedSlices`."""
+        """Set rows to the elementwise minimum of rows and `IndexedSlices`."""
         return scatter_state.scatter_min(self, sparse_delta.indices, sparse_delta.values, name=name)
 
     def scatter_max(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
-        """Keep the larger of rows and `IndexedSlices`."""
+        """Set rows to the elementwise maximum of rows and `IndexedSlices`."""
         return scatter_state.scatter_max(self, sparse_delta.indices, sparse_delta.values, name=name)
 
     def scatter_nd_update(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Any:
@@ -504,7 +516,7 @@ class Variable(TensorOperators[Tensor], metaclass=Creation):
         return scatter_state.scatter_nd_sub(self, indices, updates, name=name)
 
     def gather_nd(self, indices: TensorLike, name: str | None = None) -> Tensor:
-        """Elements or slices of its value, by coordinates; see `dt.gather_nd`."""
+        """Elements or slices of the value, by index vectors. See `dt.gather_nd`."""
         return gather_nd(self, indices, name)
 
     def count_up_to(self, limit: int) -> Tensor:

@@ -109,7 +109,9 @@ def test_refusals_name_what_is_wrong() -> None:
         tf.cond(p, lambda: None, lambda: t)
     with pytest.raises(ValueError, match="float32 .* and int32"):
         tf.cond(p, lambda: t, lambda: 1)
-    with pytest.raises((TypeError, ValueError), match=r"true_fn returns is \[\., \.\], what false_fn returns is \."):
+    with pytest.raises(
+        (TypeError, ValueError), match=r"the result of true_fn is \[\., \.\], the result of false_fn is \."
+    ):
         tf.cond(p, lambda: [t, t], lambda: t)
     with pytest.raises(TypeError, match="must be a bool, not float32"):
         tf.cond(t, lambda: t, lambda: t)
@@ -136,7 +138,7 @@ def test_what_one_iteration_makes_stays_inside() -> None:
     inner = _leak(loop)
     with pytest.raises(ValueError, match=r"outside the loop 'w/while_context' but takes 'w/inner'"):
         tf.negative(inner)
-    with pytest.raises(ValueError, match="only its results come"):
+    with pytest.raises(ValueError, match="only its results can be used outside"):
         tf.while_loop(lambda j: j < inner, lambda j: j + 1, [0])
 
 

@@ -225,7 +225,7 @@ def test_refusals() -> None:
         tf.map_fn(lambda v: v, tf.constant(1.0))
     with pytest.raises(ValueError, match="3 and 2 elements"):
         tf.map_fn(lambda v: v[0], (tf.zeros([3]), tf.zeros([2])), dtype=tf.float32)
-    with pytest.raises((TypeError, ValueError), match="what fn returns"):
+    with pytest.raises((TypeError, ValueError), match="the result of fn"):
         tf.map_fn(lambda v: (v, v), tf.zeros([3]))
 
 

@@ -344,5 +344,5 @@ def test_gradients_in_a_body_by_first_values_are_refused() -> None:
     def body(i: Any, v: Any) -> Any:
         return i + 1, tf.gradients(v * 2.0, x)[0]
 
-    with pytest.raises(ValueError, match="Cannot compute gradient inside while loop with respect to .*first value"):
+    with pytest.raises(ValueError, match="Cannot compute gradient inside while loop with respect to .*initial value"):
         tf.while_loop(lambda i, _: i < 3, body, [0, x + 1.0])

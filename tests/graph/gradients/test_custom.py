@@ -77,7 +77,7 @@ def test_a_wrong_number_of_gradients_is_told():
         return a + b, lambda dy: dy
 
     a = tf.constant(1.0)
-    with pytest.raises(ValueError, match="wrong gave 1 gradients for 2 arguments"):
+    with pytest.raises(ValueError, match="wrong has 1 results for 2 arguments"):
         tf.gradients(wrong(a, a), [a])
 
 

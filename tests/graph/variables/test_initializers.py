@@ -162,8 +162,8 @@ def test_integers_may_be_random():
         (lambda: init.variance_scaling_initializer(0.0), "must be positive"),
         (lambda: init.variance_scaling_initializer(mode="fan"), "mode must be"),
         (lambda: init.variance_scaling_initializer(distribution="cauchy"), "distribution must be"),
-        (lambda: init.zeros_initializer()([None, 2]), "complete shape"),
-        (lambda: init.zeros_initializer()(None), "complete shape"),
+        (lambda: init.zeros_initializer()([None, 2]), "fully defined shape"),
+        (lambda: init.zeros_initializer()(None), "fully defined shape"),
         (lambda: init.orthogonal_initializer()([3]), "at least two-dimensional"),
     ],
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ....graph.control_flow.cond_while import cond, graph_of_values, while_loop
-from ....graph.control_flow.functional import elements_of, loop_scope, unstacked
+from ....graph.control_flow.functional import elements_of, unstacked
 from ....graph.core.build import constant, convert
 from ....graph.core.graph import Tensor
 from ....graph.core.nest import flatten, map_structure, pack
@@ -51,7 +51,7 @@ def _fold(
 ) -> Any:  # fmt: skip
     if not callable(fn):
         raise TypeError("fn must be a function")
-    with loop_scope(name, elems):
+    with graph_of_values(flatten(elems)).op_scope(name):
         inputs, count, _ = elements_of(elems)
         sources = [unstacked(t, count) for t in flatten(inputs)]
         index: Any = count if from_right else 0
