@@ -51,7 +51,7 @@ class Backend(Protocol):
         ...
 
     def schedules(self, work: Work, dims_of: DimsOf) -> Sequence[object]:
-        """The schedules by which a work runs for tensors of these sizes, for printing; none where not all sizes are known."""
+        """The schedules of a work for tensors of these sizes, for printing; none if they are not known before it runs."""
         ...
 
 

@@ -41,6 +41,18 @@ class Compilation:
         """The steps, with fused kernels among them after fusion."""
         return self.graph.steps if self.fusion is None else self.fusion.steps
 
+    @property
+    def fused(self) -> Fusion:
+        """The result of fusion, after it."""
+        assert self.fusion is not None
+        return self.fusion
+
+    @property
+    def lowered(self) -> Program:
+        """The program, after lowering."""
+        assert self.program is not None
+        return self.program
+
     def __str__(self) -> str:
         if self.program is not None:
             return self.program.text(lambda work: self.backend.schedules(work, lambda tensor: tensor.dims))
@@ -75,7 +87,6 @@ def on_program(change: Callable[[Program], Program]) -> Callable[[Compilation], 
     """What a pass runs that makes a program from a program."""
 
     def run(c: Compilation) -> None:
-        assert c.program is not None
-        c.program = change(c.program)
+        c.program = change(c.lowered)
 
     return run

@@ -491,8 +491,7 @@ def explain(
         fusion = Fusion(tuple(s for s in made.steps if node_of(s) not in given), {})
         later = replace(made, graph=replace(made.graph, feeds=feeds), fusion=fusion)
         run_passes(later, [p for p in passes[names.index("lowering") : -1] if not p.needs_device])
-        assert later.program is not None
-        return bind(later.program, backend, context_of, keeps_nodes=True)
+        return bind(later.lowered, backend, context_of, keeps_nodes=True)
 
     sizes, fusion = sizes_of(_nodes(made.graph.steps)), made.fusion or Fusion(made.graph.steps, {})
     return DeviceKernels(

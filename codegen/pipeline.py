@@ -54,8 +54,7 @@ def lower_steps(c: Compilation) -> None:
 
 def bind_kernels(c: Compilation) -> None:
     """Makes the kernels of all calls. The program keeps no nodes, so no other pass can follow."""
-    assert c.program is not None
-    c.program = bind(c.program, c.backend, c.context_of)
+    c.program = bind(c.lowered, c.backend, c.context_of)
 
 
 _REWRITING = Pass("rewriting", rewrite_nodes)
@@ -113,11 +112,7 @@ def gpu_passes() -> tuple[Pass, ...]:
     )
 
 
-_LISTS: dict[str, Callable[[], tuple[Pass, ...]]] = {
-    "numpy": reference_passes,
-    "numba": cpu_passes,
-    "cuda": gpu_passes,
-}
+_LISTS: dict[str, Callable[[], tuple[Pass, ...]]] = {"numpy": reference_passes, "numba": cpu_passes, "cuda": gpu_passes}
 
 
 # --- running them ------------------------------------------------------------------------------------------------------
@@ -129,10 +124,7 @@ def passes_of(backend: Backend) -> tuple[Pass, ...]:
 
 
 def compile_partition(
-    graph: PartitionGraph,
-    backend: Backend,
-    context_of: ContextOf,
-    reader_of: ReaderOf | None = None,
+    graph: PartitionGraph, backend: Backend, context_of: ContextOf, reader_of: ReaderOf | None = None
 ) -> Program:
     """Compile a device's partition of a step.
 
@@ -148,8 +140,7 @@ def compile_partition(
     """
     compilation = Compilation(graph, backend, context_of, reader_of)
     run_passes(compilation, passes_of(backend))
-    assert compilation.program is not None
-    return compilation.program
+    return compilation.lowered
 
 
 def run_graph_passes(graph: PartitionGraph, backend: Backend, context_of: ContextOf) -> Compilation:

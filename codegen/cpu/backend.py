@@ -128,9 +128,8 @@ def schedule_loops(c: Compilation) -> None:
 def form_regions(c: Compilation) -> None:
     """Joins runs of calls to native regions. Needs and leaves a program whose dead slots are freed."""
     backend = _backend(c)
-    assert c.program is not None
     if backend.has_regions:
-        c.program = form_native_regions(c.program, backend.fuses_small(c.graph))
+        c.program = form_native_regions(c.lowered, backend.fuses_small(c.graph))
 
 
 def _backend(c: Compilation) -> NumbaBackend:

@@ -147,15 +147,13 @@ def product_schedule(
     is_packed: bool = False,
     by_filter: bool = False,
 ) -> CpuProductSchedule:
-    """The schedule of a contraction.
+    """The schedule of a contraction, or of several of the same shape (`matrices`).
 
     Args:
         image, result, sums, window: as in `contraction_source.contract`.
         itemsize: bytes of an element.
         threads: how many may share the work.
-        matrices: how many such contractions there are.
-        is_packed: the first factor is not contiguous along the sum.
-        by_filter: it is a gradient by the filter.
+        is_packed, by_filter: the first factor is not contiguous along the sum; it is a gradient by the filter.
     """
     down, along, apart, beside, top, left = window
     images, rows, columns, channels = result
@@ -198,13 +196,9 @@ def boxes_of(
     matrices: int = 1,
     by_filter: bool = False,
 ) -> tuple[tuple[int, int, int, int], int]:
-    """The box of a `CpuProductSchedule`, and how many units of work there are.
+    """The box of a `CpuProductSchedule`, and the number of units of work. Arguments are as for `product_schedule`.
 
-    Args:
-        result: (images, rows, columns, channels) of what is computed.
-        inner: channels of the image.
-        strides, spans: of the windows, for rows and then for columns; a span is from the first tap to the last, both included.
-        itemsize, threads, matrices, by_filter: as for `product_schedule`, whose images and channels have changed places if `by_filter`.
+    `inner`: channels of the image. `strides`, `spans`: of the windows, for rows and then for columns; a span includes both end taps.
     """
     images, rows, columns, channels = result
     tall, lanes = target.register_tile(itemsize)

@@ -51,10 +51,7 @@ from .to_loops import write_alone
 
 MOST_NODES = 200
 # Ops that take a variable's handle and do not change the variable.
-_READS = LOOKUPS | {
-    "ReadVariableOp",
-    "VarIsInitializedOp",
-}
+_READS = LOOKUPS | {"ReadVariableOp", "VarIsInitializedOp"}
 DEEPEST = 120  # the longest chain of values in a kernel: code generation recurses as deep
 # The most reductions of a kernel one after the other. Each goes over its elements anew, and computes what is before it again.
 MOST_PASSES = 4

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ...graph.core.dtypes import FLOAT8
-from ...graph.core.graph import Node, Tensor
+from ...graph.core.graph import Node
 from ...graph.core.settings import setting
 from ..backend import ContextOf, DimsOf
 from ..compilation import Compilation
@@ -34,7 +34,6 @@ from .graph_regions import GraphRegion, with_graph_regions
 from .horizontal_fusion import MultiTensorUpdate, fuse_updates
 from .kernels import FusedGpuKernel, GpuContext, GpuKernel
 from .residency import HostKernel, ShapeKernel
-from .roofline import choice_of, constant_of
 from .transfers import insert_transfers
 from .variables import AssignKernel, GatherKernel, OptimizerUpdate, VariableUpdate
 
@@ -52,12 +51,7 @@ class CudaBackend:
     name = "cuda"
 
     def __init__(
-        self,
-        device: Device,
-        options: KernelOptions,
-        *,
-        peers: frozenset[str] = frozenset(),
-        lends: Lends | None = None,
+        self, device: Device, options: KernelOptions, *, peers: frozenset[str] = frozenset(), lends: Lends | None = None
     ) -> None:
         self.options, check = options, options.check >= 2  # results to compare are computed exactly
         tunes = not options.deterministic and bool(setting("DOVETAIL_AUTOTUNE"))
@@ -82,17 +76,8 @@ class CudaBackend:
         )
 
     def schedules(self, work: Work, dims_of: DimsOf) -> Sequence[object]:
-        """As `Backend.schedules`: those of the likely best candidate, which prints them."""
-
-        def dims(tensor: Tensor) -> tuple[int, ...] | None:
-            found = dims_of(tensor)
-            return None if found is None or None in found else tuple(d or 0 for d in found)
-
-        try:
-            choice = choice_of(work, dims, lambda tensor: constant_of(tensor, dims))
-        except (ValueError, IndexError):  # such sizes are the node's own error
-            return ()
-        return () if choice is None else (choice.candidates[0],)
+        """As `Backend.schedules`: none. A kernel's schedule is chosen, and logged, when it first runs."""
+        return ()
 
     def _of_fused(self, work: Work, group: FusedKernel, context_of: ContextOf) -> Kernel:
         """A kernel made from the group's loops, or a template with prologues and epilogue."""
@@ -170,29 +155,25 @@ def fuse_nodes(c: Compilation) -> None:
 
 def fuse_epilogues(c: Compilation) -> None:
     """Joins products and convolutions with the kernels before and behind them. Needs and leaves `fusion`."""
-    assert c.fusion is not None
-    c.fusion = c.fusion.with_steps(with_epilogues(c.graph, c.fusion.steps))
+    c.fusion = c.fused.with_steps(with_epilogues(c.graph, c.fused.steps))
 
 
 def add_transfers(c: Compilation) -> None:
     """Inserts copies between host and device. Needs and leaves a program none of whose slots are freed."""
     backend = _backend(c)
-    assert c.program is not None
-    c.program = insert_transfers(c.program, backend.gpu.device, backend.peers, backend.lends)
+    c.program = insert_transfers(c.lowered, backend.gpu.device, backend.peers, backend.lends)
 
 
 def join_updates(c: Compilation) -> None:
     """Makes one launch of many small updates, unless kernels are compared. Needs and leaves a program none of whose slots are freed."""
-    assert c.program is not None
     if not _backend(c).gpu.check:
-        c.program = fuse_updates(c.program, c.context_of)
+        c.program = fuse_updates(c.lowered, c.context_of)
 
 
 def form_regions(c: Compilation) -> None:
     """Joins runs of launches to CUDA graphs, unless kernels are compared. Needs and leaves a program whose dead slots are freed."""
-    assert c.program is not None
     if setting("DOVETAIL_CUDA_GRAPHS") and not _backend(c).gpu.check:
-        c.program = with_graph_regions(c.program)
+        c.program = with_graph_regions(c.lowered)
 
 
 def _backend(c: Compilation) -> CudaBackend:

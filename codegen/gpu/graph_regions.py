@@ -31,16 +31,7 @@ import numpy as np
 from ...graph.core.errors import ResourceExhaustedError
 from ...graph.resources.variable import VariableState
 from ..ir.nodes import HANDLES, PASSED_ON
-from ..ir.program import (
-    Call,
-    CapturedRegion,
-    Instruction,
-    Loop,
-    NodeError,
-    Program,
-    flattened,
-    slots_read,
-)
+from ..ir.program import Call, CapturedRegion, Instruction, Loop, NodeError, Program, flattened, slots_read
 from ..lower.region import constants_of, one_or_all, region_of
 from ..target import GPU_SMALL_DOWNLOAD
 from .driver.api import CudaError

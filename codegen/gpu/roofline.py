@@ -95,15 +95,16 @@ def _planned(
         return tuple(1024 if d is None else d for d in found)
 
     def value(tensor: Tensor) -> tuple[int, ...] | None:
-        known = constant_of(tensor, dims)
-        if known is not None:
-            return known
+        if tensor.op.type == "Const":
+            return tuple(np.ravel(tensor.op.attrs["value"]).tolist())
+        if tensor.op.type == "Shape":
+            return dims(tensor.op.inputs[0])
         result = (tensors or {}).get(call.outputs[0])
         return None if result is None else dims(result)
 
     for call in calls_of(instructions):
         try:
-            choice = choice_of(call.work, dims, value)
+            choice = _choice_of(call.work, dims, value)
         except (ValueError, IndexError):
             if tensors is None:
                 raise
@@ -112,23 +113,10 @@ def _planned(
             yield call, choice
 
 
-def constant_of(tensor: Tensor, dims: ShapeOf) -> Shape | None:
-    """The value of a constant, or of a shape that `dims` gives; None for other tensors."""
-    if tensor.op.type == "Const":
-        return tuple(np.ravel(tensor.op.attrs["value"]).tolist())
-    return dims(tensor.op.inputs[0]) if tensor.op.type == "Shape" else None
+def _choice_of(work: CallWork | None, dims: ShapeOf, value: ShapeOf) -> Choice | None:
+    """The routines for a work; None: it launches nothing, or they depend on the step.
 
-
-def choice_of(work: CallWork | None, dims: ShapeOf, value: ShapeOf) -> Choice | None:
-    """What there is to launch for a work; None: nothing, or it depends on the step.
-
-    Args:
-        work: of a call.
-        dims: gives the shape of a tensor, None if it is not known.
-        value: gives the value of an operand that is a shape or an axis, None if it is not known.
-
-    Raises:
-        ValueError, IndexError: the shapes do not fit one another.
+    `dims`, `value`: give the shape of a tensor, and the value of one that is a shape or an axis; None if it is not known.
     """
     if isinstance(work, Updates):
         updates = [(update_of(node), node) for each in work.works for node in each.nodes]

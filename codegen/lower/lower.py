@@ -378,7 +378,7 @@ def _reached(found: Any) -> VariableState | RemoteAccumulator:
     if type(found) is not VariableState and type(found) is not RemoteAccumulator:
         raise AbortedError.of(
             "The variable cannot be changed any more where this step found it: it was made anew or given another shape, or there is no "
-            "room for it. Run again: then its own task changes it.",
+            "room for it. Run again: then its own task changes it."
         )
     return found
 

@@ -21,14 +21,14 @@ from ..ir import Choice, Shape, Template, triton_type
 from ..templates.strided_copy import Move, moves
 
 Part: TypeAlias = "tuple[int, int, int, int]"
-"""A range along an axis of an output: its size, where it begins in the input and its direction there, where it begins."""
+"""A range along an axis of an output: its size, its start and direction (1 or -1) in the input, its start in the output."""
 _MOST_BYTES = 1 << 36  # of the dummy array: it only takes address space, no page is touched
 
 _MOST_BOXES = 32  # of one output: each is a launch
 
 
 def _dense(shape: Sequence[int]) -> list[int]:
-    """How far apart neighbours along each axis are in a contiguous array."""
+    """The strides of a contiguous array, in elements."""
     return [math.prod(shape[a + 1 :]) for a in range(len(shape))]
 
 
@@ -40,7 +40,7 @@ def _views(node_type: str, attrs: dict[str, Any], shape: Shape, before: Sequence
     try:
         result = opdef(node_type).reference(*before, whole, *after, **attrs)
     except Exception:
-        return None  # the reference on the host says what is wrong
+        return None  # the reference on the host raises the error
     out = []
     for view in result if isinstance(result, (tuple, list)) else (result,):
         if view.size and not np.may_share_memory(view, whole):
@@ -51,7 +51,7 @@ def _views(node_type: str, attrs: dict[str, Any], shape: Shape, before: Sequence
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """What a node moves: the shapes of its outputs, the boxes, and how many elements of output 0 become 0 first."""
+    """The copies of a node: shapes of its outputs, boxes to move, and how many elements of output 0 are cleared first."""
 
     outputs: Sequence[Shape]
     moves: Sequence[Move]
@@ -59,7 +59,7 @@ class Boxes:
 
 
 Rule: TypeAlias = "Callable[[Node, Sequence[Shape], Sequence[Any]], Boxes | None]"
-"""(node, shapes of the inputs that are loaded, values of the others) -> what is moved; None: the reference runs."""
+"""(node, shapes of the inputs that are loaded, values of the others) -> the copies; None: the reference runs."""
 
 
 def _boxes(rule: Rule, loaded: int = 1, order: tuple[int, ...] | None = None) -> Callable[[Node], Template]:

@@ -366,11 +366,7 @@ class _Product:
         if tile.described:
             return share
         a, b = (f" * {s}" if s else "" for s in self.inner_strides())
-        return [
-            *share,
-            f"a_tile += begin.to(tl.int64){a}",
-            f"b_tile += begin.to(tl.int64){b}",
-        ]
+        return [*share, f"a_tile += begin.to(tl.int64){a}", f"b_tile += begin.to(tl.int64){b}"]
 
     def operand(
         self, which: int, name: str, first_input: int, even: bool, described: bool

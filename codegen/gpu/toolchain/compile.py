@@ -184,7 +184,7 @@ def compile_here(kernel: TritonKernel, target: Target) -> Binary:
     if facts.parameters != expected:
         raise InternalError.of(
             f"Triton {triton_version()} gives {kernel.name} for {target} the parameters {facts.parameters} (offset and size), "
-            f"and a launch would pass {expected}.\n{kernel.text}",
+            f"and a launch would pass {expected}.\n{kernel.text}"
         )
     if facts.stack:
         words = "%s for %s keeps %d bytes of each thread on its stack: they do not fit its registers"

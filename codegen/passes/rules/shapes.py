@@ -82,9 +82,7 @@ def _number(m: Match, size: Size) -> Tensor:
     for axis in size.axes:
         source, place = m.sizes.axes[axis]
         along = m.make(
-            "GatherV2",
-            (_shape_of(m, source), m.constant(np.int32(place)), m.constant(np.int32(0))),
-            {"batch_dims": 0},
+            "GatherV2", (_shape_of(m, source), m.constant(np.int32(place)), m.constant(np.int32(0))), {"batch_dims": 0}
         )
         found = along if found is None else m.make("Mul", (found, along), {})
     assert found is not None
