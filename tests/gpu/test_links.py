@@ -23,7 +23,7 @@ from gpu_programs import gpus_with_kernels
 import dovetail as dt
 from dovetail.codegen.gpu.driver import api, nccl
 from dovetail.codegen.gpu.driver.device import device
-from dovetail.codegen.gpu.driver.ipc import LEAST_BYTES
+from dovetail.codegen.target import GPU_SMALLEST_LEASE
 from dovetail.graph.ops.state import collectives as ops
 from dovetail.runtime.shared_memory import cuda_ipc
 
@@ -33,7 +33,7 @@ two_gpus = pytest.mark.skipif(
     reason="NCCL needs two GPUs, nccl4py and NVIDIA's library",
 )
 WAIT_S = 60.0
-COUNT = (4 if ON_DEVICE else 1) * LEAST_BYTES // 4 + 3  # the interpreter is slow
+COUNT = (4 if ON_DEVICE else 1) * GPU_SMALLEST_LEASE // 4 + 3  # the interpreter is slow
 THERE = "/job:w/replica:0/task:1"
 
 

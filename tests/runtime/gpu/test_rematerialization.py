@@ -9,9 +9,9 @@ import pytest
 from gpu_programs import agree
 
 import dovetail as dt
-from dovetail.codegen import target
 from dovetail.codegen.explain import DeviceKernels, KernelInfo
 from dovetail.codegen.fusion.epilogue import EpilogueKernel
+from dovetail.codegen.gpu import backend
 
 pytestmark = pytest.mark.gpu
 ROWS, WIDTH, INNER = 128, 16, 160
@@ -65,7 +65,7 @@ def of_the_activation(kernels: DeviceKernels) -> tuple[KernelInfo, KernelInfo]:
 def without(monkeypatch: pytest.MonkeyPatch, **how: Any) -> DeviceKernels:
     """The same with all of it read."""
     with monkeypatch.context() as patch:
-        patch.setattr(target, "GPU_OPERATIONS_PER_BYTE", 0.0)
+        patch.setattr(backend, "GPU_OPERATIONS_PER_BYTE", 0.0)
         return kernels_of(**how)
 
 

@@ -155,7 +155,7 @@ def test_a_warm_start_does_not_import_triton() -> None:
     binary = compile_kernel(ADD, SM90)
     program = WARM.format(here=str(Path(__file__).parent)).replace(
         "from test_compile import ADD, SM90",
-        "from dovetail.codegen.gpu.ir import *\nADD = " + repr(ADD),
+        "from dovetail.codegen.gpu.ir import *\nfrom dovetail.codegen.target import SM90\nADD = " + repr(ADD),
     )
     done = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=Path(__file__).parents[4]
@@ -191,7 +191,8 @@ def test_what_decides_a_binary_is_in_its_name() -> None:
 
 @pytest.mark.slow
 def test_processes_that_compile_the_same_do_not_disturb_each_other(tmp_path: Path) -> None:
-    program = f"from dovetail.codegen.gpu.ir import *\nfrom dovetail.codegen.gpu.toolchain.compile import compile_kernel\n" \
+    program = "from dovetail.codegen.gpu.ir import *\nfrom dovetail.codegen.target import SM90\n" \
+              "from dovetail.codegen.gpu.toolchain.compile import compile_kernel\n" \
               f"print(compile_kernel({ADD!r}, SM90).image.hex())"  # fmt: skip
     environment = {**os.environ, "DOVETAIL_CACHE_DIR": str(tmp_path)}
     workers = [
