@@ -27,7 +27,7 @@ from dovetail.codegen import vecmath as m
 from dovetail.codegen.cpu.kernels import microkernel as tile
 from dovetail.codegen.cpu.native.machine import count_now, count_up
 from dovetail.codegen.cpu.work_ranges import FINISHED, LINE
-from dovetail.codegen.target import FAR_BYTES, FINISH_CHECKS, INTERLEAVED_GROUPS, PANEL_STEPS
+from dovetail.codegen.target import FAR_BYTES, FINISH_CHECKS, INTERLEAVED_GROUPS, L2_BYTES, PANEL_STEPS
 
 CHUNK = 96  # pixels of the result whose parts `overlay` adds up at a time
 MR, NR32, NR64 = tile.MR, tile.NR["float32"], tile.NR["float64"]
@@ -214,8 +214,10 @@ def matrix_by_column(a, at, row_jump, rows, steps, x, source, out, to):
 
 
 @m.inner(error_model="numpy")
-def tiles(x, rows, steps, panels, width, out, to, places, count, more, is_far):
+def tiles(x, rows, steps, panels, begin, gaps, width, out, to, places, count, more, is_far):
     """out[to + places[i] + j] (+)= sum over k of x[rows[i] + steps[k]] * panels[k, j], for i < count and j < width.
+
+    begin, gaps: where the panels begin, and how far it is to the next step of a panel, and to the next panel.
 
     A panel stays in the L1 cache while all pixels go over it. Pixels that are fetched from afar (`is_far`) stay there instead while all
     panels go over them: so they are fetched evenly, not all of them for the first panel.
@@ -224,12 +226,15 @@ def tiles(x, rows, steps, panels, width, out, to, places, count, more, is_far):
     across, down = (width + lanes - 1) // lanes, (count + MR - 1) // MR
     for a in range(down if is_far else across):
         for b in range(across if is_far else down):
-            i, j = (a * MR, b * lanes) if is_far else (b * MR, a * lanes)
-            high, own, at = min(MR, count - i), min(lanes, width - j), j * steps.size
+            i, j = (a * MR, b) if is_far else (b * MR, a)
+            high, own, at = min(MR, count - i), min(lanes, width - j * lanes), begin + j * gaps[1]
+            goal = to + j * lanes
             if 2 * own > lanes:
-                tile.table_tile(x, rows, steps, panels, at, out, to + j, places, i, high, own, steps.size, more)
+                tile.table_tile(x, rows, steps, panels, at, gaps[0], out, goal, places, i, high, own, steps.size, more)
             else:
-                tile.half_table_tile(x, rows, steps, panels, at, out, to + j, places, i, high, own, steps.size, more)
+                tile.half_table_tile(
+                    x, rows, steps, panels, at, lanes // 2, out, goal, places, i, high, own, steps.size, more
+                )
 
 
 @m.inner(error_model="numpy")
@@ -311,6 +316,8 @@ def contract(
     targets = np.empty(box[0] * box[1] * box[2], np.intp)
     bands = (sums[1] + some[1] - 1) // some[1]
     is_far = is_matrix and sources.size * most * x.itemsize > FAR_BYTES  # taps would read them again
+    # Taps that one tile of pixels goes over are not packed, unless they come from memory, which is fast along rows.
+    in_place = is_matrix and sources.size <= MR and w_jumps[4] == 1 and w.size * w.itemsize <= L2_BYTES // 2
     count, has, packed = 0, -1, -1
     while True:
         work = next_unit(counters, thread, units)
@@ -369,11 +376,16 @@ def contract(
                     packed = place * times + k // most
                     lay_out_rows(x, slab, begin + k * step, step, count, steps, most * MR)
                 at, of = (a * sums[1] + b) * sums[2] + k, of_w + first * w_jumps[4]
-                lay_out_taps(w, panels, of, w_jumps, taps, at, steps, own, lanes)
+                second, source, gaps = panels, 0, (lanes, steps * lanes)
+                if in_place and own % lanes == 0:
+                    second, source, gaps = tile.as_written(w), of + k * w_jumps[3], (w_jumps[3], lanes)
+                else:
+                    lay_out_taps(w, panels, of, w_jumps, taps, at, steps, own, lanes)
                 shift, of = (0 if is_packed else k * step, 0) if is_matrix else (0, k)
                 tiles(
-                    seen[shift:], sources, moves[of : of + steps], panels, own, y, first, targets, count, at > 0, is_far
-                )
+                    seen[shift:], sources, moves[of : of + steps], second, source, gaps, own, y, first, targets, count,
+                    at > 0, is_far,
+                )  # fmt: skip
         count_up(counters, FINISHED, 1)
     if thread == 0:
         wait(counters, units)
@@ -398,7 +410,10 @@ def overlay(y, w, x, size, result, window, dilations, lo, hi):
             m.store(x, 1, i, x.dtype.type(0))
         for first in range(0, rows * columns, CHUNK):
             count, of = min(CHUNK, rows * columns - first), (n * rows * columns + first) * inner
-            tiles(y[of:], pixels * inner, np.arange(inner), panels, held, parts, 0, pixels * held, count, False, False)
+            tiles(
+                y[of:], pixels * inner, np.arange(inner), panels, 0, (lanes, inner * lanes), held, parts, 0,
+                pixels * held, count, False, False,
+            )  # fmt: skip
             for i in range(count):
                 r, c = (first + i) // columns, (first + i) % columns
                 for a in range(high):

@@ -138,9 +138,9 @@ class _Tile:
         else:
             b.store(b.load(total), place, align=self.align)
 
-    def panel_row(self, panel: Any, begin: Any, k: Any) -> Any:
-        """Row `k` of a panel."""
-        at = self.builder.add(begin, self.builder.mul(k, self.constant(self.lanes)))
+    def panel_row(self, panel: Any, begin: Any, apart: Any, k: Any) -> Any:
+        """Row `k` of a panel, whose rows are so far `apart`."""
+        at = self.builder.add(begin, self.builder.mul(k, apart))
         return self.builder.load(_vector_at(self.builder, panel, at, self.vector), align=self.align)
 
     def step(self, move: Any, right: Any) -> None:
@@ -155,25 +155,25 @@ def _table_tile(half: bool) -> Any:
     i = types.intp
 
     @instructions(
-        lambda x, rows, steps, panel, begin, out, to, places, k, high, columns, count, more: types.void(
-            x, rows, steps, panel, i, out, i, places, i, i, i, i, types.boolean
+        lambda x, rows, steps, panel, begin, apart, out, to, places, k, high, columns, count, more: types.void(
+            x, rows, steps, panel, i, i, out, i, places, i, i, i, i, types.boolean
         )
     )
     def table_tile(context, builder, args, *kinds):
-        """out[to + places[k + i] + j] (+)= sum over s < count of x[rows[k + i] + steps[s]] * panel[begin + s * columns + j].
+        """out[to + places[k + i] + j] (+)= sum over s < count of x[rows[k + i] + steps[s]] * panel[begin + s * apart + j].
 
         For i < high <= MR and j < columns, of which the panel has NR (`half`: NR / 2); `more`: add to what is there.
         """
-        x, begin, to, k, high, columns, count, more = (kinds[0], *(args[i] for i in (4, 6, *range(8, 13))))
+        x, begin, apart, to, k, high, columns, count, more = (kinds[0], *(args[i] for i in (4, 5, 7, *range(9, 14))))
         first, offsets, moves, second, into, targets = (
-            _data(context, builder, kinds[i], args[i]) for i in (0, 1, 2, 3, 5, 7)
+            _data(context, builder, kinds[i], args[i]) for i in (0, 1, 2, 3, 6, 8)
         )
         lanes = NR[x.dtype.name] // 2 if half else NR[x.dtype.name]
         sums = _Tile(context, builder, x, lanes, high, columns)
         sums.at_table(first, offsets, into, to, targets, k)
         sums.begin(more)
         with cgutils.for_range(builder, count, intp=sums.word) as loop:
-            right = sums.panel_row(second, begin, loop.index)
+            right = sums.panel_row(second, begin, apart, loop.index)
             sums.step(builder.load(builder.gep(moves, [loop.index])), right)
         sums.end()
         return context.get_dummy_value()

@@ -24,7 +24,7 @@ NUMBERS = types.Array(types.intp, 1, "C", readonly=True)
 I, B = types.intp, types.boolean  # noqa: E741
 
 EMITTED: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "table_tile": (microkernel.table_tile, (READ, NUMBERS, NUMBERS, WRITTEN, I, WRITTEN, I, NUMBERS, I, I, I, I, B)),
+    "table_tile": (microkernel.table_tile, (READ, NUMBERS, NUMBERS, WRITTEN, I, I, WRITTEN, I, NUMBERS, I, I, I, I, B)),
     "move_columns": (microkernel.move_columns, (WRITTEN, I, READ, I)),
     "transpose": (microkernel.transpose, (WRITTEN, I, I, READ, I, I)),
 }
