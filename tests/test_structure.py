@@ -95,7 +95,7 @@ SMALL = {
         "dovetail/interop/tensorflow/saved_model/tag_constants", "dovetail/interop/tensorflow/saved_model/utils", "dovetail/io/gfile",
         "dovetail/train/experimental",
     ),
-    "a command": ("dovetail/tools/cli/calibrate", "dovetail/tools/cli/slurm", "runtime/server/process"),
+    "a command": ("dovetail/tools/cli/calibrate", "runtime/server/process"),
     "a pass, or a table of rules": (
         "codegen/lower/chunked_saves", "codegen/lower/sends", "codegen/passes/rules/algebra", "placer/partition/control_edges",
         "placer/partition/control_flow_placement",

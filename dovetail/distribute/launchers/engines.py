@@ -30,7 +30,6 @@ from .ray_cluster import RayCluster
 from .slurm_cluster import SlurmCluster, counts
 from .supervisor import LocalSupervisor, Supervisor
 
-ENGINES = ("local", "ray", "slurm", "k8s")
 # The job whose tasks always run servers, even if the other tasks run the user's program.
 SERVER_JOB = "ps"
 # The default folder of the key of a cluster over several machines.
@@ -88,6 +87,11 @@ class ClusterDescription:
             write_keys(folder, "cluster", new_key_pair())
         Keys.load(folder)  # raises an error if the key is malformed or readable by others
         return folder.resolve()
+
+    def key_text(self, given: Path | None = None, default: str | None = None) -> str | None:
+        """Returns the text of the key file in the folder that `keys` returns. None: the cluster has no key."""
+        folder = self.keys(given, default)
+        return None if folder is None else (folder / OWN).read_text(encoding="ascii")
 
 
 @contextlib.contextmanager

@@ -32,7 +32,7 @@ def manifests(described: Any, image: str, *, name: str = "dovetail", key: str | 
     """Returns the manifests of a cluster.
 
     Args:
-        described: the content of a cluster file (`described_by`). Its `jobs` must be numbers of tasks.
+        described: a `ClusterFile`, or the content of one as a dict. Its `jobs` must be numbers of tasks.
         image: the container image; `docker/Dockerfile` builds one.
         name: prefix of the names of all objects.
         key: text of the key file for the Secret. None: pods listen without keys, and any process that can reach them can run code there.

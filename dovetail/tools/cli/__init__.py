@@ -4,7 +4,7 @@ A command imports heavy modules when it runs, so `dovetail --help` is fast.
 
 - `plan`, `ops`, `devices`, `calibrate`: plans, the index of ops, devices, measurements of this machine. `programs`: the argument PROGRAM.
 - `run`, `serve`, `trace`, `watch`: run programs and servers, and show their state. `keys`: keys of servers and clients.
-- `cluster`, `slurm`, `k8s`: clusters from a file. `lock_file`: the lock file of a cluster that is up.
+- `cluster`, `cluster_managers`: clusters from a file, here and on Slurm and Kubernetes. `lock_file`: the lock file of a cluster that is up.
 - `common`: exit statuses, error messages, options and cluster names.
 
 Only `dovetail/__main__.py` and the installed script import it.
@@ -19,15 +19,14 @@ import typer
 from ... import __version__
 from .calibrate import calibrate
 from .cluster import cluster, down, up
+from .cluster_managers import k8s, slurm
 from .common import Commands
 from .devices import devices
-from .k8s import k8s
 from .keys import keys
 from .ops import ops
 from .plan import diff, explain, plan, simulate
 from .run import run
 from .serve import PASS_ON, demo, server, tf1
-from .slurm import slurm
 from .trace import trace
 from .watch import status, top
 

@@ -136,13 +136,10 @@ def on_kubernetes(description: ClusterDescription, image: str, name: str, keys: 
     """Starts a cluster with kubectl, and waits until its pods are ready."""
     from ...distribute.launchers import kubectl  # loads the launchers
     from ...distribute.launchers.kubernetes_manifests import manifests  # loads the launchers
-    from ...placer.cluster.load import described_by
 
     if not image:
         raise UsageError("No container image is given for the tasks. Pass --image; docker/Dockerfile builds an image")
-    folder = description.keys(keys, "dovetail-keys")
-    key = None if folder is None else (folder / "own.key").read_text(encoding="ascii")
-    kubectl.apply(manifests(described_by(description.text), image, name=name, key=key))
+    kubectl.apply(manifests(description.file, image, name=name, key=description.key_text(keys, "dovetail-keys")))
     print(
         f"Up. Target for pods of its namespace: {kubectl.target(description.file.jobs, name)}. Stop it with: dovetail down --on k8s FILE"
     )
@@ -152,9 +149,8 @@ def delete_from_kubernetes(description: ClusterDescription, name: str) -> None:
     """Deletes a cluster with kubectl."""
     from ...distribute.launchers import kubectl  # loads the launchers
     from ...distribute.launchers.kubernetes_manifests import manifests  # loads the launchers
-    from ...placer.cluster.load import described_by
 
-    kubectl.delete(manifests(described_by(description.text), "any", name=name, key="any"))
+    kubectl.delete(manifests(description.file, "any", name=name, key="any"))
 
 
 def enter_allocation(description: ClusterDescription, on: str, options: list[str]) -> None:
