@@ -285,6 +285,21 @@ POOLING = {
     for shape, taps in (((64, 28, 28, 6), 2), ((8, 56, 56, 64), 3))
     for what in ("forward", "gradient")
 }
+NEIGHBOURS: dict[str, Callable[[], Call]] = {
+    "depthwise 8x56x56x64, bias and relu6": partial(
+        function,
+        lambda dt, x, w, b: dt.nn.relu6(dt.nn.depthwise_conv2d(x, w, [1, 1, 1, 1], "SAME") + b),
+        numbers(8, 56, 56, 64), numbers(3, 3, 64, 1), numbers(64),
+    ),
+    "avg pooling 8x56x56x64, 3 x 3, scale and relu": partial(
+        function,
+        lambda dt, x, b: dt.nn.relu(dt.nn.avg_pool(x, 3, 1, "SAME") * b + 0.5), numbers(8, 56, 56, 64), numbers(64),
+    ),
+    "gradient of relu and max pooling 8x56x56x64, 3 x 3": partial(
+        function,
+        lambda dt, x: dt.gradients(dt.nn.max_pool(dt.nn.relu(x), 3, 2, "SAME"), x), numbers(8, 56, 56, 64),
+    ),
+}  # fmt: skip
 PRODUCTS = {
     f"product {r} x {i} x {c}": (r, i, c)
     for r, i, c in ((128, 128, 128), (512, 512, 512), (64, 784, 1024), (1024, 256, 256), (1, 1024, 1024))
@@ -363,16 +378,48 @@ def _without_ranges() -> Iterator[None]:
 @contextmanager
 def _without_places() -> Iterator[None]:
     """Ops that only move elements copy them."""
+    with _without_rules(lambda node: node.opdef.places is not None):
+        yield
+
+
+@contextmanager
+def _without_windows() -> Iterator[None]:
+    """Pooling and depthwise convolutions run on NumPy."""
+    from dovetail.codegen.fusion import grouping
+
+    with _without_rules(lambda node: node.type in grouping.WINDOW_OPS), disabled("steps of pooling gradients"):
+        yield
+
+
+@contextmanager
+def _without_rules(chosen: Callable[[Any], bool]) -> Iterator[None]:
+    """The chosen nodes have no loop nest."""
     from dovetail.codegen.fusion import grouping
 
     found = grouping.rule_of
 
     def rule_of(node: Any, is_view: bool = False) -> Any:
-        if not is_view and node.opdef.places is not None:
-            raise grouping.NotFusibleError("it copies")
+        if not is_view and chosen(node):
+            raise grouping.NotFusibleError("it is turned off")
         return found(node, is_view)
 
     with patch.object(grouping, "rule_of", rule_of):
+        yield
+
+
+@contextmanager
+def _windows_alone() -> Iterator[None]:
+    """A kernel of windows does nothing else."""
+    from dovetail.codegen.fusion.grouping import Walk
+
+    found = Walk.start
+
+    def start(self: Any, node: Any, pattern: Any, sources: Any) -> None:
+        found(self, node, pattern, sources)
+        if pattern.window is not None:
+            self.close_makers(node.outputs)
+
+    with patch.object(Walk, "start", start):
         yield
 
 
@@ -390,8 +437,6 @@ PARTS: dict[str, tuple[Switch, Mapping[str, Callable[[], Call]]]] = {
             "copies": COPIES,
             "matrix products": MODELS | {k: partial(product, *v) for k, v in PRODUCTS.items()} | NARROW,
             "convolutions": CONVOLUTIONS,
-            "depthwise convolutions": DEPTHWISE,
-            "pooling": {"lenet": partial(model, "lenet"), **POOLING},
             "top k": {k: partial(top_k, *v) for k, v in TOP.items()},
             "updates": UPDATES | MODELS,
         }.items()
@@ -407,6 +452,8 @@ PARTS: dict[str, tuple[Switch, Mapping[str, Callable[[], Call]]]] = {
         {k: v for k, v in LOOPS.items() if "softmax" in k},
     ),
     "elements read in place": (_without_places, PLACES),
+    "loops over windows": (_without_windows, {"lenet": partial(model, "lenet"), **DEPTHWISE, **POOLING}),
+    "windows fused with neighbours": (_windows_alone, {"lenet": partial(model, "lenet"), **NEIGHBOURS}),
     "short rows": (replaced("cpu.schedule.short_row", lambda *group: 0), LOOPS),
 }
 LIBRARIES: dict[str, Mapping[str, tuple[Callable[[], Call], Callable[[], Call]]]] = {

@@ -28,7 +28,7 @@ from .lower.chunked_saves import read_saved_in_chunks
 from .lower.lower import ReaderOf, free_dead_slots, lower
 from .lower.sends import find_last_sends, use_send_buffers
 from .options import KernelOptions, is_enabled
-from .passes.decompose import functionalize_random, widen_products
+from .passes.decompose import functionalize_random, split_max_pool_gradients, widen_products
 from .passes.rewrite import rewrite
 from .reference import NumpyBackend
 
@@ -59,6 +59,7 @@ def bind_kernels(c: Compilation) -> None:
 
 _REWRITING = Pass("rewriting", rewrite_nodes)
 _RANDOM_NUMBERS = Pass("counter-based random numbers", on_graph(functionalize_random))
+_POOLING_GRADIENTS = Pass("steps of pooling gradients", on_graph(split_max_pool_gradients))
 _LOWERING = (Pass("lowering", lower_steps), Pass("saves in chunks", on_program(read_saved_in_chunks)))
 _LIVENESS = Pass("liveness", on_program(free_dead_slots))
 _ENDING = (
@@ -84,6 +85,7 @@ def cpu_passes() -> tuple[Pass, ...]:
         Pass("sums of products", cpu.join_products),
         Pass("mixed precision", on_graph(widen_products)),
         _RANDOM_NUMBERS,
+        _POOLING_GRADIENTS,
         Pass("fusion", cpu.fuse_nodes),
         Pass("schedules", cpu.schedule_loops),
         *_LOWERING,
@@ -101,6 +103,7 @@ def gpu_passes() -> tuple[Pass, ...]:
         _REWRITING,
         Pass("attention fusion", gpu.fuse_attention),
         _RANDOM_NUMBERS,
+        _POOLING_GRADIENTS,
         Pass("fusion", gpu.fuse_nodes),
         Pass("epilogue fusion", gpu.fuse_epilogues),
         *_LOWERING,

@@ -78,6 +78,8 @@ COLUMN_STRIP = 512
 LONE_UPDATE_BYTES = 1 << 24
 # Bytes of a result from which on the C library gives fresh memory. Smaller ones get memory that was used before, which is as fast.
 FRESH_BYTES = 32 << 20
+# Elements of an axis that are too few to be shared by threads, and of the innermost one that are enough: vectors are as long as before.
+FEW_SHARED, MANY_SHARED = 4, 256
 
 OPERATIONS_PER_BYTE = NS_PER_BYTE / NS_PER_OPERATION
 """How many operations take as long as one byte of memory."""

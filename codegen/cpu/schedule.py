@@ -34,13 +34,12 @@ def scheduled(kernel: FusedKernel) -> FusedKernel:
     return replace(kernel, schedule=schedule_of(kernel.loops, kernel.joined_sizes()))
 
 
-def schedule_of(loops: LoopNest, sizes: Sequence[int | None] = (), split: int = 0) -> CpuSchedule:
+def schedule_of(loops: LoopNest, sizes: Sequence[int | None] = ()) -> CpuSchedule:
     """The schedule of a loop nest.
 
     Args:
         loops: what to compute.
         sizes: the static sizes of the axes; empty: all are unknown.
-        split: which of the kept axes threads share, where they do not share the work otherwise.
     """
     kept, reduced = loops.kept_axes, loops.reduced_axes
     along = len(loops.reduced) - 1 if loops.reduced else None
@@ -52,7 +51,7 @@ def schedule_of(loops: LoopNest, sizes: Sequence[int | None] = (), split: int = 
         return CpuSchedule(CpuLoops.TABLE, None, along, block=_block(loops, along))
     row = short_row(loops, sizes) if sizes else 0
     unrolled = row if row <= target.LONGEST_UNROLLED and len(reduced) < 2 else 0
-    shared = kept[split] if kept else None
+    shared = _shared(kept, sizes) if kept else None
     if not reduced:
         return CpuSchedule(CpuLoops.POINTWISE, shared, along, unrolled, block=_block(loops, along))
     if row > unrolled:
@@ -62,6 +61,12 @@ def schedule_of(loops: LoopNest, sizes: Sequence[int | None] = (), split: int = 
     tile = target.REDUCED_PIECE if _has_pieces(loops) else 0
     block = 0 if unrolled else _block(loops, along)
     return CpuSchedule(CpuLoops.ROWS, 0 if tile else shared, along, unrolled, tile, block, _saved(loops))
+
+
+def _shared(kept: Sequence[int], sizes: Sequence[int | None]) -> int:
+    """The axis that threads share: the first one, or, if that is too short for them, a long last one."""
+    few, many = (sizes[kept[0]], sizes[kept[-1]]) if sizes else (None, None)
+    return kept[-1] if few is not None and few < target.FEW_SHARED and (many or 0) >= target.MANY_SHARED else kept[0]
 
 
 def short_row(loops: LoopNest, sizes: Sequence[int | None]) -> int:

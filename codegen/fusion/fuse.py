@@ -140,7 +140,8 @@ class _Result:
         biggest = max(size(t) for t in tensors if t.dims is not None)
         unknown = any(t.dims is None or None in t.dims for n in own for t in n.outputs)
         drawn = any(self.walk.patterns[n].drawn is not None for n in own)
-        if not self.walk.small and biggest < SMALL_ELEMENTS and not (unknown or drawn):
+        slides = any(self.walk.patterns[n].window is not None for n in own)
+        if not self.walk.small and biggest < SMALL_ELEMENTS and not (unknown or drawn or slides):
             raise NotFusibleError("it is too small to gain")
 
     def is_worth_alone(self, node: Node) -> bool:
@@ -150,8 +151,8 @@ class _Result:
         quick = node not in self.walk.selecting and pattern.scanned is None
         if elements >= (LONE_ELEMENTS if quick else SMALL_ELEMENTS):
             return True
-        if pattern.drawn is not None or pattern.scattered:
-            return True  # NumPy's philox takes a hundred times as long
+        if pattern.drawn is not None or pattern.scattered or pattern.window is not None:
+            return True  # NumPy's philox takes a hundred times as long, and windows are copied there
         across = node.type in EXTREMES and pattern.position != max(pattern.sizes)
         return across or node.type in LAST_AXIS or node.type == "OneHot"
 
@@ -174,6 +175,7 @@ class _Result:
             raise NotFusibleError("too many tensors")
         seen = {x for axes in kernel.input_axes for x in axes}
         seen |= {x for a in kernel.assumed if a.over is None for x in a.axes}
+        seen |= {x for w in kernel.windows for x in w.axes}
         if any(i not in seen and d is None for i, d in enumerate(sizes)):
             raise NotFusibleError("a size is unknown")
         return kernel

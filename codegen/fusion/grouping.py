@@ -15,6 +15,9 @@ A receive closes all groups: work that is ready before it must not wait for anot
 
 A group does not cross control flow: its nodes are all in one loop body, and all dead or alive together (`ir/partition.py`).
 
+An op over windows reads its images where its windows lie, so it starts a group: its images are made before. Arithmetic on its result joins
+the group. Reductions do not.
+
 Views (reshapes that only add or drop axes of size 1, broadcasts, identities) cost nothing inside a kernel. So each group that
 takes one gets its own copy, and the node is dropped when it has no other consumer. With `numbers`, the same holds for arithmetic
 on scalars.
@@ -44,6 +47,7 @@ from ..ir.partition import (
     node_of,
 )
 from ..ir.symbolic_shape import CONTROL_FLOW_OPS, SymbolicShapes
+from ..ir.windows import WINDOW_OPS
 from ..target import SMALL_ELEMENTS
 from .merge import Axes, Axis, Depth, FusionGroup, Join, merged
 from .op_rules import has_rule, rule_of
@@ -129,7 +133,7 @@ class Walk:
             for group in self.reading:
                 self.open.pop(group, None)
             self.reading.clear()
-        if not self.small and node.type not in RANDOM_OPS and self.is_small(node):
+        if not self.small and node.type not in RANDOM_OPS and node.type not in WINDOW_OPS and self.is_small(node):
             self.reasons[node.name] = "it is too small to gain"
             if self.open:
                 self.close_makers(node.inputs)
@@ -184,7 +188,12 @@ class Walk:
     def scattered(self, node: Node, pattern: IndexMaps, sources: Predicate) -> None:
         """Put a segment sum into the group that makes its rows, if that has no other consumer; else into a new group. Closes the group."""
         group = self.group_of.get(node.inputs[0])
-        if group is not None and group in self.open and group.sources == sources and not group.reduced:
+        if (
+            group is not None
+            and group in self.open
+            and group.sources == sources
+            and not (group.reduced or group.slides)
+        ):
             inside = {*group.nodes, node}
             if len(group.nodes) < MOST_NODES and all(
                 t in inside for made in group.made for t in self.consumers.get(made, ())
@@ -285,6 +294,8 @@ class Walk:
             values, passes = self.depths(groups, node)
             if values > DEEPEST or passes > MOST_PASSES:
                 continue
+            if any(g.slides for g in groups) and (pattern.reduced or any(g.reduced and not g.slides for g in groups)):
+                continue  # a reduction goes over its operand in an order of its own, and maybe several times
             join = merged(groups, data, pattern, self.known)
             if join is None:
                 continue
@@ -313,6 +324,7 @@ class Walk:
             main.made |= group.made
             main.depth |= group.depth
             main.reads_state |= group.reads_state
+            main.slides |= group.slides
             for t, axes in group.dims.items():
                 main.dims.setdefault(t, tuple(None if a is None else join.same[a] for a in axes))
             for t in group.made:
@@ -324,7 +336,7 @@ class Walk:
         axes = {label: Axis(pattern.sizes[label]) for label in sorted(pattern.space)}
         group = FusionGroup(
             [axes[label] for label in sorted(axes)], {axes[label] for label in pattern.reduced}, sources,
-            scanned=pattern.scanned,
+            scanned=pattern.scanned, slides=pattern.window is not None,
         )  # fmt: skip
         self.open[group] = self.groups[group] = None
         self.add(group, node, pattern, axes)

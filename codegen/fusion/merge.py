@@ -49,6 +49,7 @@ class FusionGroup:
     made: set[Tensor] = field(default_factory=set)
     reads_state: bool = False  # it reads rows of a variable
     scanned: bool | None = None  # whether its running sums start at the end
+    slides: bool = False  # it has windows over images
     scatters: bool = False  # its only result is a table to whose rows it adds
     depth: dict[Tensor, Depth] = field(default_factory=dict)  # of the tensors that it makes
 

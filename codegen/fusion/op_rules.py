@@ -16,6 +16,7 @@ from ...graph.core.dtypes import DType, bfloat16, float16, int64
 from ...graph.core.graph import Node, Tensor
 from ..ir.index_maps import VIEWS
 from ..ir.loop_nest import NotFusibleError, Scan
+from ..ir.windows import WINDOW_OPS
 from .table_loops import first_extreme
 from .tracer import Symbol, SymbolicMath, literal
 
@@ -145,7 +146,7 @@ def rule_of(node: Node, is_view: bool = False) -> Rule:
     Raises:
         NotFusibleError: the node has none.
     """
-    if is_view or node.opdef.places is not None:
+    if is_view or node.opdef.places is not None or node.type in WINDOW_OPS:
         return _same
     rule = _rules.get(node.type)
     if rule is None and node.opdef.scalar is not None:

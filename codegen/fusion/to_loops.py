@@ -8,11 +8,14 @@ from dataclasses import replace
 from ...graph.core.dtypes import float32, int64
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.places import Places
+from ...graph.ops.nn.conv_geometry import layout
 from ..ir.fused_kernel import Assumption, FusedKernel
 from ..ir.index_maps import RANDOM_OPS, AxisMap, IndexMaps, ShapeAssumption, index_maps_of
 from ..ir.loop_nest import ADD, LoopNestBuilder, NotFusibleError
+from ..ir.windows import WINDOW_OPS, SlidingWindow
 from .op_rules import constant_of, rule_of
 from .tracer import Symbol, SymbolicLoops, SymbolicMath
+from .window_loops import WINDOW_LOOPS, WindowLoops
 
 
 def write_kernel(
@@ -66,6 +69,7 @@ class _Writer:
         others: inputs of the nodes that hold no data, such as shapes.
         tables: (gathered table, axes of its rows), or (tensor, its places) for a moved read -> the input's number.
         moves: the places of the inputs that are read at other places, by the inputs' numbers.
+        windows: what inputs are read through.
         rows: for a table with scattered adds: the value with the row index, the input of that value, and the number of rows.
         run: the nodes, and the shapes that other steps need and the kernel knows.
     """
@@ -85,6 +89,7 @@ class _Writer:
         self.ranges: list[tuple[int, int]] = []
         self.tables: dict[tuple[Tensor, AxisMap | Places], int] = {}
         self.moves: dict[int, Places] = {}
+        self.windows: list[SlidingWindow] = []
         self.lookups: list[tuple[int, int]] = []
         self.rows: dict[Tensor, tuple[int, int, Tensor]] = {}
         self.run: dict[Node, None] = {}
@@ -106,6 +111,8 @@ class _Writer:
             operands.append(self.looked_up(node, operands[0], self.axes_in_space(pattern.row, node, pattern)))
         if pattern.moved:
             operands = [self.moved(node, pattern, operands)]
+        if pattern.window is not None:
+            operands = [self.seen_through(node, pattern.window, pattern)]
         if pattern.drawn is not None:
             operands.append(_drawn_number(builder, node, operands, self.axes_in_space(pattern.drawn, node, pattern)))
         if pattern.scattered:
@@ -122,6 +129,8 @@ class _Writer:
     def axes_in_space(self, labels: AxisMap, node: Node, pattern: IndexMaps) -> AxisMap:
         """A node's labels mapped to axes of the space."""
         axis: dict[int | None, int | None] = {}
+        if pattern.window is not None:  # labels that no tensor has
+            axis = dict(zip(sorted(pattern.reduced), (a for a, r in enumerate(self.reduced) if r), strict=False))
         for t, own in zip((*node.inputs, *node.outputs), (*pattern.inputs, *pattern.outputs), strict=True):
             if own is not None:
                 axis.update(zip(own, self.axes_of[t], strict=True))
@@ -144,6 +153,8 @@ class _Writer:
         for i, (t, own) in enumerate(zip(node.inputs, pattern.inputs, strict=True)):
             if own is not None:
                 out.append(self.value(t))
+            elif pattern.window is not None:
+                self.others += [t] * (WINDOW_OPS[node.type].inputs[i] == "sizes")
             elif i >= len(pattern.moved) and (i or pattern.row is None):  # not the gathered table
                 self.others.append(t)
         return out
@@ -174,10 +185,7 @@ class _Writer:
         places = self.loaded(place)
         if along != sorted(along):
             raise NotFusibleError("its axes are in another order")
-        table = self.tables.setdefault((node.inputs[0], row), len(self.inputs))
-        if table == len(self.inputs):
-            self.inputs.append(node.inputs[0])
-            self.input_axes.append(row)
+        table = self.table(node.inputs[0], row, row)
         self.lookups.append((table, places))
         return self.builder.gather(table, node.outputs[0].dtype, place, along)
 
@@ -188,17 +196,36 @@ class _Writer:
         for tensor, own in reversed([*zip(node.inputs, pattern.moved, strict=False)]):
             axes = self.axes_in_space(tuple(p.axis for p in own), node, pattern)
             places = tuple(replace(p, axis=axis) for p, axis in zip(own, axes, strict=True))
-            number = self.tables.setdefault((tensor, places), len(self.inputs))
-            if number == len(self.inputs):
-                self.inputs.append(tensor)
-                self.input_axes.append(tuple(p.axis if p.is_whole else None for p in places))
-                self.moves[number] = places
+            number = self.table(tensor, places, tuple(p.axis if p.is_whole else None for p in places))
+            self.moves[number] = places
             row, along, inside = _row_at(loops, number, places)
             value, other = loops.gather(number, tensor.dtype.base, row, along), value
             if inside is not None and other is not None:
                 value = SymbolicMath.where(inside, value, other)
         assert value is not None
         return value.number
+
+    def seen_through(self, node: Node, labels: AxisMap, pattern: IndexMaps) -> int:
+        """The element of a node over windows."""
+        op, axes = WINDOW_OPS[node.type], self.axes_in_space(labels, node, pattern)
+        (window, multiplier), data_format = op.window(node), layout(node.attrs)
+        inputs = {i: self.table(node.inputs[i], ()) for i, what in enumerate(op.inputs) if what not in ("", "sizes")}
+        read = tuple((op.inputs[i], number) for i, number in inputs.items())
+        over = "result" if op.gives == "filter" else op.gives
+        found = SlidingWindow(window, data_format, multiplier, read, over, axes[:4])
+        if found not in self.windows:
+            self.windows.append(found)
+        number, data = self.windows.index(found), node.inputs[max(inputs)].dtype.base
+        loops = WindowLoops(self.builder, window, data_format, axes, inputs, number, multiplier)
+        return WINDOW_LOOPS[node.type](loops, data).number
+
+    def table(self, tensor: Tensor, places: AxisMap | Places, axes: AxisMap = ()) -> int:
+        """The number of an input that is read at other places than the current one; these `axes` of it lie as they are."""
+        number = self.tables.setdefault((tensor, places), len(self.inputs))
+        if number == len(self.inputs):
+            self.inputs.append(tensor)
+            self.input_axes.append(axes)
+        return number
 
     def output(self, tensor: Tensor, *, alone: bool) -> None:
         """Store a tensor. `alone`: nothing else is stored."""
@@ -236,6 +263,7 @@ class _Writer:
             assumed=tuple(assumed),
             ranges=tuple(dict.fromkeys(self.ranges)),
             moves=tuple(self.moves.items()),
+            windows=tuple(self.windows),
             lookups=tuple(dict.fromkeys(self.lookups)),
             tables=tuple(
                 (outputs.index(t), placed, shapes.index(count))

@@ -1,124 +1,76 @@
-"""Loop nests of pooling and depthwise convolutions: reductions over the taps of a window.
+"""Loops of pooling and depthwise convolutions: reductions over the taps of a window.
 
 At tap (i, j) the position (row, column) of the result sees the pixel (row * stride - top + i * dilation, ...) of the image. These are
 affine index maps with masks: a pixel outside of the image is read as row -1 of a table, which gives zero, and counts as padding.
-Up to 25 taps are written out, so that indices are computed once per pixel and not once per element; more become reduced axes.
+Few taps are written out, so that indices are computed once per pixel and not once per element; more become reduced axes.
 
-    space              axes in the order of memory: images, height, width, channels; or images, channels, height, width
-    over positions     height and width are the `rows` and `columns` of the result
-    over pixels        they are those of the image; the sum goes over the positions that see the pixel
+    loops over a result    height and width are its `rows` and `columns`
+    loops over an image    the sum goes over the positions that see the pixel
 
-Static facts come as a `Window` (taps, strides, dilations, padding): they are constants of a nest. A launch gives the sizes of
-`image_sizes`, and with them the padding that "SAME" needs:
-
-    images, height, width, channels   of the image
-    rows, columns, filters            of the result
-    top, left                         pixels of padding before the image
-    phase_rows, phase_columns         height and width, divided by the strides and rounded up
-    taps_high, taps_wide              taps of the window
-    image_size, result_size           numbers in the image, in the result
-    filter_size                       numbers in the filter
-
-Channel c of a depthwise convolution has the filters
-c * multiplier + m; its filter is [height, width, channels * multiplier].
+So an op over windows is a value of a loop nest like any other, and may be followed by arithmetic. `ir/windows.py` has the sizes that a
+launch gives.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache, reduce
+from collections.abc import Callable, Mapping
+from functools import reduce
 from typing import Any
 
 from ...graph.core.dtypes import DType, int32
-from ...graph.core.opdef import Attrs
-from ...graph.ops.nn.conv_geometry import Window, height_and_width, layout, window_of
-from ..ir.loop_nest import LoopNest
-from ..target import GPU_INDEX_MARGIN
+from ...graph.ops.nn.conv_geometry import Window
+from ..ir.index_maps import AxisMap
+from ..ir.loop_nest import LoopNestBuilder
+from ..ir.windows import taps_are_axes
 from .table_loops import kept_in
 from .tracer import Symbol, SymbolicLoops, SymbolicMath
 
 _math = SymbolicMath()
-_MOST_WRITTEN_OUT = 25  # taps
 _FOLDED = {"sum": "add", "max": "maximum", "min": "minimum"}
-_IMAGE, _RESULT = ("height", "width"), ("rows", "columns")
+IMAGE, RESULT = ("height", "width"), ("rows", "columns")
+"""The sizes of an image and of a result, as a launch gives them."""
 
 Tap = Any
 """A tap along one axis: a number, or a symbol that goes over all of them."""
 
 
-def taps_are_axes(window: Window) -> bool:
-    """Whether a window has so many taps that they are the first two axes of its nests."""
-    return math.prod(window.taps) > _MOST_WRITTEN_OUT
-
-
-def image_sizes(
-    window: Window, image: Sequence[int], filters: int | None = None, data_format: str = "NHWC", depthwise: bool = False
-) -> dict[str, int]:
-    """The sizes that a launch needs.
+class WindowLoops(SymbolicLoops):
+    """The loops of a node over windows, as they are written into a kernel.
 
     Args:
-        image: the image's shape, in the order of `data_format`.
-        filters: channels of the result; None: those of the image, as in pooling.
-        depthwise: whether each channel has filters of its own.
-
-    Raises:
-        ValueError: the window is larger than the padded image, or an array has nearly 2^31 numbers or more.
-    """
-    n, a, b, c = image
-    height, width, channels = (b, c, a) if data_format == "NCHW" else (a, b, c)
-    filters = channels if filters is None else filters
-    rows, columns = window.positions(0, height), window.positions(1, width)
-    assert rows is not None and columns is not None
-    (sh, sw), (kh, kw) = window.strides, window.taps
-    if max(n * height * width * channels, n * rows * columns * filters) + GPU_INDEX_MARGIN >= 1 << 31:
-        raise ValueError(
-            f"kernels for images count to 2^31 with a block's margin; an image of shape {tuple(image)} or its result has more numbers"
-        )
-    return {
-        "images": n, "height": height, "width": width, "channels": channels, "rows": rows, "columns": columns,
-        "filters": filters, "top": window.pads(0, height)[0], "left": window.pads(1, width)[0],
-        "phase_rows": -(-height // sh), "phase_columns": -(-width // sw),
-        "filter_size": kh * kw * filters * (1 if depthwise else channels), "taps_high": kh, "taps_wide": kw,
-        "image_size": n * height * width * channels, "result_size": n * rows * columns * filters,
-    }  # fmt: skip
-
-
-def axis_names(space: str, window: Window, data_format: str, is_depthwise: bool) -> tuple[str, ...]:
-    """The sizes of a nest's axes, in their order, by name.
-
-    `space`: what it goes over: the "result", the "image", or the "filter" of a depthwise convolution, which reduces positions.
-    """
-    taps = ("taps_high", "taps_wide") if space == "filter" or taps_are_axes(window) else ()
-    high, wide = _IMAGE if space == "image" else _RESULT
-    channels = "filters" if is_depthwise and space != "image" else "channels"
-    return (*taps, "images", channels, high, wide) if data_format == "NCHW" else (*taps, "images", high, wide, channels)
-
-
-class _Nest(SymbolicLoops):
-    """A loop nest over images or results, as it is written.
-
-    Args:
-        summed: the space's positions are reduced, and the taps are kept axes: the gradient of a filter.
+        builder: of the kernel's loop nest.
+        window: taps, strides, dilations and padding.
+        data_format: "NHWC" or "NCHW".
+        axes: of the loops: images, height, width, channels; taps along height and width; filters of a channel. None: of size 1.
+        inputs: the node's inputs -> the kernel's.
+        number: of the window in its kernel; the names of sizes end with it.
+        multiplier: filters for each channel.
     """
 
-    def __init__(self, window: Window, data_format: str, *, summed: bool = False) -> None:
-        self.window = window
+    def __init__(
+        self,
+        builder: LoopNestBuilder,
+        window: Window,
+        data_format: str,
+        axes: AxisMap,
+        inputs: Mapping[int, int],
+        number: int = 0,
+        multiplier: int = 1,
+    ) -> None:
+        super().__init__(builder)
+        self.window, self.inputs, self.suffix, self.multiplier = window, inputs, number, multiplier
         self.channels_first = data_format == "NCHW"
-        first = 2 if summed or taps_are_axes(window) else 0
-        n, c, h, w = (0, 1, 2, 3) if self.channels_first else (0, 3, 1, 2)
-        super().__init__([not summed] * first + [summed and a != c for a in range(4)])
-        self.taps_are_axes = bool(first)
-        self.space = range(first, first + 4)
-        self.n, self.c, self.h, self.w = (self.position(first + a, int32) for a in (n, c, h, w))
-        self.channel_axis = first + c
+        self.taps_are_axes = taps_are_axes(window)
+        self.channel_axis = axes[3]
+        at = [self.constant(0, int32) if a is None else self.position(a, int32) for a in axes]
+        self.n, self.h, self.w, self.c, self.i, self.j, self.m = at
 
     # --- numbers -----------------------------------------------------------------------------------------------------
 
     def size(self, name: str, dtype: DType = int32) -> Symbol:
         """A size that a launch gives."""
-        return super().size(name, dtype)
+        return super().size(f"{name}{self.suffix}", dtype)
 
     def quotient(self, x: Symbol, by: int) -> Symbol:
         """x // by; what is negative is rounded in any direction."""
@@ -130,7 +82,7 @@ class _Nest(SymbolicLoops):
     def over_taps(self, kind: str, term: Callable[[Tap, Tap], Symbol]) -> Symbol:
         """The sum, largest or smallest of what all taps give."""
         if self.taps_are_axes:
-            return term(self.position(0, int32), self.position(1, int32)).reduced(kind)
+            return term(self.i, self.j).reduced(kind)
         high, wide = self.window.taps
         terms = [term(i, j).number for i in range(high) for j in range(wide)]
         return Symbol(self.builder, reduce(lambda a, b: self.builder.apply(_FOLDED[kind], a, b), terms))
@@ -187,18 +139,18 @@ class _Nest(SymbolicLoops):
         if self._steps(axis):
             position = _plus(self.quotient(pixel, stride), -which)
             tap = pixel - position * stride
-            facts = [position >= 0, position < self.size(_RESULT[axis])]
+            facts = [position >= 0, position < self.size(RESULT[axis])]
             return position, tap, [*facts, *([tap < self.window.taps[axis]] if self.window.taps[axis] % stride else [])]
         start = _plus(pixel, -_times(which, self.window.dilations[axis]))
         position = self.quotient(start, stride)
-        facts = [start >= 0, position < self.size(_RESULT[axis])]
+        facts = [start >= 0, position < self.size(RESULT[axis])]
         return position, which, [*facts, *([_times(position, stride) == start] if stride > 1 else [])]
 
     def pixels(self, row: Symbol, column: Symbol, dtype: DType) -> Symbol:
         """How many pixels inside the image the position (row, column) sees."""
 
         def along(axis: int, position: Symbol) -> Any:
-            end = self._taps_over(axis, self.size(_IMAGE[axis]) - self.start(axis, position))
+            end = self._taps_over(axis, self.size(IMAGE[axis]) - self.start(axis, position))
             return _math.minimum(end, self.window.taps[axis]) - self.first_inside(axis, position)
 
         return SymbolicMath.cast(along(0, row) * along(1, column), dtype)
@@ -216,41 +168,35 @@ class _Nest(SymbolicLoops):
 
     def read(
         self,
-        position: int,
+        input: int,
         dtype: DType,
-        at: tuple[Symbol, Symbol, Symbol],
+        at: tuple[Symbol, Symbol, Symbol | None],
         sizes: tuple[str, str],
         channel: Symbol | None = None,
         channels: str = "channels",
     ) -> Symbol:
-        """An element of input `position`, an image or a result, at (row, column, whether it is there); else 0.
+        """An element of an image or a result, the node's `input`, at (row, column, whether it is there); else 0.
 
         `channel` of so many `channels`: another one than the current.
         """
         h, w, there = at
         height, width = map(self.size, sizes)
-        axes = []
+        axes: list[int] = []
         if self.channels_first:
             row = ((self.n * self.size(channels) + (self.c if channel is None else channel)) * height + h) * width + w
         else:
             row = (self.n * height + h) * width + w
-            if channel is None:
-                axes = [self.channel_axis]
-            else:
+            if channel is not None:
                 row = row * self.size(channels) + channel
-        row = SymbolicMath.where(there, row, -1)
-        return self.gather(position, dtype, row, axes)
+            elif self.channel_axis is not None:
+                axes = [self.channel_axis]
+        if there is not None:
+            row = SymbolicMath.where(there, row, -1)
+        return self.gather(self.inputs[input], dtype, row, axes)
 
-    def weight(self, position: int, dtype: DType, tap: Symbol, filter: Symbol) -> Symbol:
-        """The number of input `position`, a depthwise convolution's filter, at the tap with this number."""
-        row = tap * self.size("filters") + filter
-        return self.gather(position, dtype, row)
-
-    def stored(self, value: Symbol, axes: Any = None, dtype: DType | None = None) -> LoopNest:
-        """The nest, with its output."""
-        value = value if dtype is None else SymbolicMath.cast(value, dtype)
-        self.store(value, self.space if axes is None else axes)
-        return self.finish()
+    def weight(self, input: int, dtype: DType, tap: Symbol, filter: Symbol) -> Symbol:
+        """The number of a depthwise convolution's filter, the node's `input`, at the tap with this number."""
+        return self.gather(self.inputs[input], dtype, tap * self.size("filters") + filter)
 
 
 def _times(x: Tap, n: int) -> Any:
@@ -264,202 +210,127 @@ def _plus(x: Symbol, n: Tap) -> Symbol:
 # --- pooling ---------------------------------------------------------------------------------------------------------
 
 
-def _pixel(nest: _Nest, dtype: DType) -> Callable[[Tap, Tap], Symbol]:
-    """What the current position sees of in0 at a tap. No number is below padding."""
+def _pixel(loops: WindowLoops, dtype: DType) -> Callable[[Tap, Tap], Symbol]:
+    """What the current position sees of the first input at a tap. No number is below padding."""
     lowest = -math.inf if dtype.is_floating else int(dtype.min)
 
     def seen(i: Tap, j: Tap) -> Symbol:
-        at = nest.seen(i, j)
-        return SymbolicMath.where(at[2], nest.read(0, dtype, at, _IMAGE), lowest)
+        at = loops.seen(i, j)
+        return SymbolicMath.where(at[2], loops.read(0, dtype, at, IMAGE), lowest)
 
     return seen
 
 
-def _first_largest(nest: _Nest, dtype: DType) -> Symbol:
+def max_pool(loops: WindowLoops, dtype: DType) -> Symbol:
+    """The largest pixel of each window; padding counts where all is padding."""
+    return loops.over_taps("max", _pixel(loops, dtype))
+
+
+def max_pool_choice(loops: WindowLoops, dtype: DType) -> Symbol:
     """The number of the first tap inside the image with the largest pixel; NaN is the largest."""
-    pixel, (high, wide) = _pixel(nest, dtype), nest.window.taps
-    if not nest.taps_are_axes:  # in one pass, so that pixels need no registers for long
+    pixel, (high, wide) = _pixel(loops, dtype), loops.window.taps
+    if not loops.taps_are_axes:  # in one pass, so that pixels need no registers for long
         # From the first tap inside on: pixels may be as low as padding.
-        chosen = _plus(_times(nest.first_inside(0, nest.h), wide), nest.first_inside(1, nest.w))
+        chosen = _plus(_times(loops.first_inside(0, loops.h), wide), loops.first_inside(1, loops.w))
         best = pixel(0, 0)
         for tap in range(1, high * wide):
             x = pixel(tap // wide, tap % wide)
             better = (x > best) | ((x != x) & (best == best)) if dtype.is_floating else x > best
             best, chosen = (SymbolicMath.where(better, new, old) for new, old in ((x, best), (tap, chosen)))
         return chosen
-    top = nest.over_taps("max", pixel)
+    top = loops.over_taps("max", pixel)
 
     def number(i: Tap, j: Tap) -> Symbol:
         x = pixel(i, j)
         largest = (x == top) | (x != x) if dtype.is_floating else x == top
-        return SymbolicMath.where(largest & nest.seen(i, j)[2], nest.number(i, j), math.prod(nest.window.taps))
+        return SymbolicMath.where(largest & loops.seen(i, j)[2], loops.number(i, j), math.prod(loops.window.taps))
 
-    return nest.over_taps("min", number)
-
-
-@cache
-def max_pool(dtype: DType, window: Window, data_format: str) -> LoopNest:
-    """The largest pixel of each window; padding counts where all is padding. in0: image."""
-    nest = _Nest(window, data_format)
-    return nest.stored(nest.over_taps("max", _pixel(nest, dtype)))
+    return loops.over_taps("min", number)
 
 
-@cache
-def max_pool_choice(dtype: DType, window: Window, data_format: str) -> LoopNest:
-    """The tap of the first largest pixel of each window, as int32. in0: image."""
-    nest = _Nest(window, data_format)
-    return nest.stored(_first_largest(nest, dtype))
-
-
-@cache
-def max_pool_gradient(dtype: DType, window: Window, data_format: str) -> LoopNest:
-    """Over pixels: the sum of the gradients of those windows that chose the pixel. in0: taps by `max_pool_choice`; in1: gradient."""
-    nest = _Nest(window, data_format)
+def max_pool_choice_gradient(loops: WindowLoops, dtype: DType) -> Symbol:
+    """Over pixels: the sum of the gradients, input 2, of those windows that chose the pixel; input 1: the taps that were chosen."""
 
     def term(at: tuple[Symbol, Symbol, Symbol], tap: Symbol) -> Symbol:
-        chosen, gradient = nest.read(0, int32, at, _RESULT), nest.read(1, dtype, at, _RESULT)
+        chosen, gradient = loops.read(1, int32, at, RESULT), loops.read(2, dtype, at, RESULT)
         return SymbolicMath.where(chosen == tap, gradient, 0)  # where there is no position, the gradient is read as 0
 
-    return nest.stored(nest.over_positions(term))
+    return loops.over_positions(term)
 
 
-@cache
-def max_pool_gradient_gradient(dtype: DType, window: Window, data_format: str) -> LoopNest:
-    """The element of in1, an array like the image, where the image, in0, has the first largest pixel of each window."""
-    nest = _Nest(window, data_format)
-    chosen = _first_largest(nest, dtype)
-    i = nest.quotient(chosen, window.taps[1])
-    j = chosen - _times(i, window.taps[1])
-    return nest.stored(nest.read(1, dtype, nest.seen(i, j), _IMAGE, nest.c))
+def max_pool_gradient_gradient(loops: WindowLoops, dtype: DType) -> Symbol:
+    """The element of input 2, an array like the image, where the image has the first largest pixel of each window."""
+    chosen = max_pool_choice(loops, dtype)
+    i = loops.quotient(chosen, loops.window.taps[1])
+    j = chosen - _times(i, loops.window.taps[1])
+    return loops.read(2, dtype, loops.seen(i, j), IMAGE, loops.c)
 
 
-@cache
-def avg_pool(dtype: DType, window: Window, data_format: str) -> LoopNest:
-    """The mean of the pixels inside the image that each window sees. in0: image."""
-    nest = _Nest(window, data_format)
+def avg_pool(loops: WindowLoops, dtype: DType) -> Symbol:
+    """The mean of the pixels inside the image that each window sees."""
     kept = kept_in(dtype)
-    total = nest.over_taps("sum", lambda i, j: nest.read(0, dtype, nest.seen(i, j), _IMAGE))
-    return nest.stored(SymbolicMath.cast(total, kept) / nest.pixels(nest.h, nest.w, kept), dtype=dtype)
+    total = loops.over_taps("sum", lambda i, j: loops.read(0, dtype, loops.seen(i, j), IMAGE))
+    return SymbolicMath.cast(SymbolicMath.cast(total, kept) / loops.pixels(loops.h, loops.w, kept), dtype)
 
 
-@cache
-def avg_pool_gradient(dtype: DType, window: Window, data_format: str) -> LoopNest:
-    """Over pixels: the sum of the gradients, in0, of those windows that see the pixel, each divided by the pixels that it sees."""
-    nest, kept = _Nest(window, data_format), kept_in(dtype)
+def avg_pool_gradient(loops: WindowLoops, dtype: DType) -> Symbol:
+    """Over pixels: the sum of the gradients, input 1, of those windows that see the pixel, each divided by the pixels that it sees."""
+    kept = kept_in(dtype)
 
     def term(at: tuple[Symbol, Symbol, Symbol], tap: Symbol) -> Any:
-        pixels = nest.pixels(at[0], at[1], kept)
-        gradient = SymbolicMath.cast(nest.read(0, dtype, at, _RESULT), kept)
+        pixels = loops.pixels(at[0], at[1], kept)
+        gradient = SymbolicMath.cast(loops.read(1, dtype, at, RESULT), kept)
         return gradient / SymbolicMath.where(at[2], pixels, 1)
 
-    return nest.stored(nest.over_positions(term), dtype=dtype)
+    return SymbolicMath.cast(loops.over_positions(term), dtype)
 
 
 # --- depthwise convolutions ------------------------------------------------------------------------------------------
 
 
-@cache
-def depthwise(dtype: DType, window: Window, multiplier: int, data_format: str) -> LoopNest:
-    """The convolution. in0: image; in1: filter."""
-    nest = _Nest(window, data_format)
-    channel = None if multiplier == 1 else nest.quotient(nest.c, multiplier)
+def depthwise(loops: WindowLoops, dtype: DType) -> Symbol:
+    """The convolution."""
+    channel = None if loops.multiplier == 1 else loops.quotient(loops.c, loops.multiplier)
 
     def term(i: Tap, j: Tap) -> Any:
-        x = nest.read(0, dtype, nest.seen(i, j), _IMAGE, channel)
-        return x * nest.weight(1, dtype, nest.number(i, j), nest.c)
+        x = loops.read(0, dtype, loops.seen(i, j), IMAGE, channel)
+        return x * loops.weight(1, dtype, loops.number(i, j), loops.c)
 
-    return nest.stored(nest.over_taps("sum", term))
+    return loops.over_taps("sum", term)
 
 
-@cache
-def depthwise_input_gradient(dtype: DType, window: Window, multiplier: int, data_format: str) -> LoopNest:
-    """Over pixels: the gradient for the image. in0: filter; in1: gradient of the result."""
-    nest = _Nest(window, data_format)
+def depthwise_input_gradient(loops: WindowLoops, dtype: DType) -> Symbol:
+    """Over pixels: the gradient for the image."""
 
     def term(at: tuple[Symbol, Symbol, Symbol], tap: Symbol) -> Any:
         terms = []
-        for m in range(multiplier):
-            filter = _plus(_times(nest.c, multiplier), m)
-            y = nest.read(1, dtype, at, _RESULT, None if multiplier == 1 else filter, "filters")
-            terms.append(y * nest.weight(0, dtype, tap, filter))
+        for m in range(loops.multiplier):
+            filter = _plus(_times(loops.c, loops.multiplier), m)
+            y = loops.read(2, dtype, at, RESULT, None if loops.multiplier == 1 else filter, "filters")
+            terms.append(y * loops.weight(1, dtype, tap, filter))
         return reduce(Symbol.__add__, terms)
 
-    return nest.stored(nest.over_positions(term))
+    return loops.over_positions(term)
 
 
-@cache
-def depthwise_filter_gradient(dtype: DType, window: Window, multiplier: int, data_format: str) -> LoopNest:
-    """Over taps and filters, reducing positions: the gradient for the filter. in0: image; in1: gradient of the result."""
-    nest = _Nest(window, data_format, summed=True)
-    channel = None if multiplier == 1 else nest.quotient(nest.c, multiplier)
-    x = nest.read(0, dtype, nest.seen(nest.position(0, int32), nest.position(1, int32)), _IMAGE, channel)
-    total = (x * nest.load(1, dtype, nest.space)).reduced("sum")
-    return nest.stored(total, [0, 1, nest.channel_axis])
+def depthwise_filter_gradient(loops: WindowLoops, dtype: DType) -> Symbol:
+    """Over taps and filters, reducing positions: the gradient for the filter."""
+    filter = None if loops.multiplier == 1 else loops.c * loops.multiplier + loops.m
+    x = loops.read(0, dtype, loops.seen(loops.i, loops.j), IMAGE)
+    y = loops.read(2, dtype, (loops.h, loops.w, None), RESULT, filter, "filters")
+    product: Symbol = x * y
+    return product.reduced("sum")
 
 
-# --- ops -------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class WindowOp:
-    """How an op over windows is computed.
-
-    Attributes:
-        inputs: what each input of a node is: an "image", a "result", or a "filter".
-        steps: loop nests, one after the other: what makes the nest, the inputs that it reads, and what it goes over.
-        told: the input of which only the value is used, the shape of what it is; -1: none.
-    """
-
-    inputs: tuple[str, ...]
-    steps: tuple[tuple[Callable[..., LoopNest], tuple[int, ...], str], ...]
-    told: int = -1
-
-    @property
-    def is_depthwise(self) -> bool:
-        """Whether it is a depthwise convolution, or a gradient of one: its nests have a multiplier."""
-        return "filter" in self.inputs
-
-    def sizes(
-        self, attrs: Attrs, shapes: Sequence[tuple[int, ...]]
-    ) -> tuple[Window, dict[str, int], dict[str, tuple[int, ...]]] | None:
-        """The window, what a launch gives, and the shapes of image, result and filter; None where the reference must do the work.
-
-        `shapes`: of a node's inputs, or the one that it tells.
-        """
-        found: dict[str, tuple[int, ...]] = {}
-        for what, shape in zip(self.inputs, shapes, strict=True):
-            if found.setdefault(what, shape) != shape or len(shape) != 4 or 0 in shape:
-                return None
-        data_format, w = layout(attrs), found.get("filter", ())
-        window = window_of(attrs, (w[0], w[1]) if w else height_and_width(attrs, "ksize"))
-        try:
-            sizes = image_sizes(window, found["image"], w[2] * w[3] if w else None, data_format, bool(w))
-        except ValueError:
-            return None  # the reference says what is wrong, or can do what kernels cannot
-        n, rows, columns, filters = (sizes[name] for name in ("images", "rows", "columns", "filters"))
-        result = (n, filters, rows, columns) if data_format == "NCHW" else (n, rows, columns, filters)
-        fits = found.setdefault("result", result) == result and 0 not in result
-        return (window, sizes, found) if fits and (not w or w[2] == sizes["channels"]) else None
-
-
-CHOSEN = -1
-"""What the step before wrote, as an input of a step."""
-
-WINDOW_OPS = {
-    "MaxPool": WindowOp(("image",), ((max_pool, (0,), "result"),)),
-    "MaxPoolGrad": WindowOp(
-        ("image", "result", "result"),
-        ((max_pool_choice, (0,), "result"), (max_pool_gradient, (CHOSEN, 2), "image")),
-    ),
-    "MaxPoolGradGrad": WindowOp(("image", "result", "image"), ((max_pool_gradient_gradient, (0, 2), "result"),)),
-    "AvgPool": WindowOp(("image",), ((avg_pool, (0,), "result"),)),
-    "AvgPoolGrad": WindowOp(("image", "result"), ((avg_pool_gradient, (1,), "image"),), told=0),
-    "DepthwiseConv2dNative": WindowOp(("image", "filter"), ((depthwise, (0, 1), "result"),)),
-    "DepthwiseConv2dNativeBackpropInput": WindowOp(
-        ("image", "filter", "result"), ((depthwise_input_gradient, (1, 2), "image"),), told=0
-    ),
-    "DepthwiseConv2dNativeBackpropFilter": WindowOp(
-        ("image", "filter", "result"), ((depthwise_filter_gradient, (0, 2), "filter"),), told=1
-    ),
+WINDOW_LOOPS: dict[str, Callable[[WindowLoops, DType], Symbol]] = {
+    "MaxPool": max_pool,
+    "MaxPoolChoice": max_pool_choice,
+    "MaxPoolChoiceGrad": max_pool_choice_gradient,
+    "MaxPoolGradGrad": max_pool_gradient_gradient,
+    "AvgPool": avg_pool,
+    "AvgPoolGrad": avg_pool_gradient,
+    "DepthwiseConv2dNative": depthwise,
+    "DepthwiseConv2dNativeBackpropInput": depthwise_input_gradient,
+    "DepthwiseConv2dNativeBackpropFilter": depthwise_filter_gradient,
 }
-"""The ops, on CPUs and GPUs."""
+"""Op -> its value for an element, of the loops, and of the element type of its data."""

@@ -1,7 +1,7 @@
 """The families of kernels on GPUs, and which of them computes a node or a fused kernel.
 
 loops                                       Triton kernels made from loops: for what is fused, and each node that has a loop nest
-templates                                   matrix products, convolutions, attention, pooling... (`template_of`)
+templates                                   matrix products, convolutions, attention, sorting... (`template_of`)
 updates, rows, gathers                      optimizers' updates, changes of rows, rows of variables: in place where that is possible
 assignments, collectives, random streams    change variables, or put values, in GPU memory
 shapes, views                               launch nothing: they use the shape of their first input

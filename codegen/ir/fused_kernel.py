@@ -20,6 +20,7 @@ from .index_maps import AxisMap
 from .loop_nest import LoopNest
 from .partition import PartitionStep, RecvTensor, inputs_of_step, node_of
 from .schedule import CpuSchedule
+from .windows import SlidingWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ class FusedKernel:
         is_predicated: whether the nodes may be dead.
         moves: (input, places): the input is read at these places. `input_axes` has the axes of its whole dimensions only; the others have
             the tensor's static sizes.
+        windows: what slides over images; the inputs that are read through them have no `input_axes`.
         tables: (output, input, shape): the output is a table, the input holds the indices of the rows to add to, and the value of that
             one of `shapes` is the number of rows. Such an output is the only one.
         schedule: how it runs on a CPU; None: not chosen yet. On GPUs that depends on sizes.
@@ -113,6 +115,7 @@ class FusedKernel:
     tables: tuple[tuple[int, int, int], ...] = ()
     schedule: CpuSchedule | None = None
     moves: tuple[tuple[int, Places], ...] = ()
+    windows: tuple[SlidingWindow, ...] = ()
 
     def sizes_for(self, shapes: Sequence[tuple[int, ...]], values: Sequence[Sequence[int]]) -> list[int] | None:
         """Sizes of the space's axes for inputs of these shapes; None if they violate fusion's assumptions.
@@ -122,7 +125,10 @@ class FusedKernel:
         sizes = list(self.sizes)
         seen = [False] * len(sizes)
         tables, moved = {table for table, _ in self.lookups}, dict(self.moves)
+        seen_through = {i for w in self.windows for _, i in w.inputs}
         for i, (shape, axes) in enumerate(zip(shapes, self.input_axes, strict=True)):
+            if i in seen_through:
+                continue
             if i in tables:
                 shape = shape[1:]
             if len(shape) != len(axes):
@@ -138,7 +144,7 @@ class FusedKernel:
                     return None
         if None in sizes:
             self._sized_by(values, sizes)
-        if None in sizes:
+        if any(w.sizes(shapes, sizes) is None for w in self.windows) or None in sizes:
             return None
         known: list[int] = sizes  # type: ignore[assignment]
         if not all(a.holds(value, known) for a, value in zip(self.assumed, values, strict=True)):
@@ -165,6 +171,8 @@ class FusedKernel:
         joined = tuple(math.prod(space[a] for a in part) for part in self.parts)
         numbers = {f"begin{i}_{d}": place.begin for i, places in self.moves for d, place in enumerate(places)}
         numbers |= {f"extent{i}_{d}": size for i, _ in self.moves for d, size in enumerate(shapes[i])}
+        for k, window in enumerate(self.windows):
+            numbers |= {f"{name}{k}": size for name, size in (window.sizes(shapes, [*space]) or {}).items()}
         gathers = [v for v in self.loops.values if v.op == "gather"]
         widths = {v.data: math.prod(joined[a] for a in self.loops.row_axes(v)) for v in gathers}
         numbers |= {f"rows_in{i}": math.prod(shapes[i]) // width for i, width in widths.items()}

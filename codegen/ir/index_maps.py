@@ -26,9 +26,11 @@ from ...graph.core.dtypes import DType, bfloat16, float16, float32, float64, int
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.places import Places
 from ...graph.core.shape import element_count
+from ...graph.ops.nn.conv_geometry import layout
 from .loop_nest import NotFusibleError
 from .nodes import PASSED_ON
 from .symbolic_shape import Size, SymbolicShapes
+from .windows import WINDOW_OPS, taps_are_axes
 
 REDUCTIONS = frozenset(("Sum", "Mean", "Prod", "Max", "Min", "Any", "All"))
 LAST_AXIS = frozenset(("Softmax", "LogSoftmax", "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"))
@@ -84,6 +86,8 @@ class IndexMaps:
         scattered: whether the node's result is a table to whose rows it adds; its output has the labels of a row.
         drawn: for a random node, the labels of its result; each number depends on its position in the result.
         moved: for an op that moves elements (`OpDef.places`), the places in the inputs that it moves, with labels.
+        window: for a node of WINDOW_OPS, the labels that its loops have: of images, height, width, channels, of the taps along height
+            and width, and of the filters of a channel; None: of size 1, or there is none.
         unknown: for labels without a static size, the symbolic sizes of their tensors (`symbolic_shape.py`).
     """
 
@@ -100,6 +104,7 @@ class IndexMaps:
     scanned: bool | None = None
     scattered: bool = False
     moved: tuple[Places, ...] = ()
+    window: AxisMap | None = None
     unknown: Mapping[int, frozenset[Size]] = field(default_factory=dict)
 
     @property
@@ -144,6 +149,8 @@ def index_maps_of(node: Node) -> IndexMaps:
     computed = _unbroadcast_pattern(node)
     if computed is not None:
         return computed
+    if node.type in WINDOW_OPS:
+        return _window_pattern(node)
     for t in (*node.inputs, *node.outputs):
         if t.dims is None:
             raise NotFusibleError(f"the rank of {t.name} is not known")
@@ -278,6 +285,30 @@ def _moved_pattern(node: Node, found: Sequence[Places | None] | None) -> IndexMa
         raise NotFusibleError("it moves the last axis: elements of its input would be read one by one")
     inputs = (*(None for _ in node.inputs[:2]), ()) if node.type == "PadV2" else (None,) * len(node.inputs)
     return IndexMaps(inputs, (labels,), frozenset(), _sizes(labels, dims), True, moved=tuple(map(tuple, known)))
+
+
+def _window_pattern(node: Node) -> IndexMaps:
+    op = WINDOW_OPS[node.type]
+    window, _ = op.window(node)
+    made = node.outputs[0].dims
+    over = node.inputs[op.inputs.index("result")].dims if op.gives == "filter" else made
+    if made is None or over is None or any(0 in (t.dims or ()) for t in (*node.inputs, *node.outputs)):
+        raise NotFusibleError("its rank is not known, or it has no elements")
+    # One letter for each axis: images, height, width, channels; taps along height (i) and width (j); the filters of a channel (m).
+    axes = kept = layout(node.attrs).lower()
+    size = dict(zip(axes, over, strict=True))
+    if op.gives == "filter" or taps_are_axes(window):
+        axes, size["i"], size["j"] = "ij" + axes, *window.taps
+    if op.gives == "filter":
+        axes, kept, size["c"], size["m"] = axes.replace("c", "cm"), "ijcm", *made[2:]
+    label = {x: None if size[x] == 1 else number for number, x in enumerate(axes)}
+    sizes = {number: size[x] for x, number in label.items() if number is not None}
+    lies = tuple(label[x] for x in kept)
+    told = [node.inputs[i] for i, what in enumerate(op.inputs) if what == "sizes"]
+    return IndexMaps(
+        (None,) * len(node.inputs), (lies,), frozenset(sizes).difference(lies), sizes,
+        assumed=tuple(ShapeAssumption(t, lies) for t in told), window=tuple(label.get(x) for x in "nhwcijm"),
+    )  # fmt: skip
 
 
 def _scanned_pattern(node: Node) -> IndexMaps:

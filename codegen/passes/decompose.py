@@ -6,6 +6,9 @@ a dropout's mask is computed in the kernel that uses it, and no array of random 
 step, where they block no fusion, except those of nodes that may be dead or are in a loop. Draws of types without a kernel, of unknown rank
 and of no elements stay.
 
+The gradient of max pooling is two loop nests: the first finds the tap that each window chooses, the second goes over the pixels and takes
+the gradients of the windows that chose them.
+
 Products of float16 and bfloat16 become products of float32 with casts around them, for CPUs, which multiply no such numbers. The factors
 are widened, the products summed in float32, and the sums rounded once.
 """
@@ -15,11 +18,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ...graph.core.dtypes import bfloat16, float16, float32
+import numpy as np
+
+from ...graph.core.dtypes import bfloat16, float16, float32, int32
 from ...graph.core.graph import Node
 from ...graph.ops.random import stateless_random as _streams  # noqa: F401  the ops that this makes
 from ..ir.index_maps import RANDOM_OPS
-from ..ir.nodes import PRODUCTS, inferred_node
+from ..ir.nodes import PRODUCTS, inferred_node, new_node
 from ..ir.partition import BeginLoop, EndLoop, PartitionGraph, PartitionStep, RunPredicated, needed_tokens, node_of
 
 _NARROW = (float16, bfloat16)
@@ -35,6 +40,11 @@ def functionalize_random(graph: PartitionGraph) -> PartitionGraph:
 def widen_products(graph: PartitionGraph) -> PartitionGraph:
     """The graph with widened products; the graph itself if it has none."""
     return _decomposed(graph, _is_narrow_product, _widened)
+
+
+def split_max_pool_gradients(graph: PartitionGraph) -> PartitionGraph:
+    """The graph with gradients of max pooling as two nodes; the graph itself if it has none."""
+    return _decomposed(graph, lambda node: node.opdef.name == "MaxPoolGrad", _choice_and_gradient)
 
 
 def _decomposed(
@@ -96,3 +106,16 @@ def _widened(node: Node, may_be_dead: bool) -> Sequence[Node]:
     rounded = inferred_node("Cast", product.outputs, {"DstT": node.outputs[0].dtype.base}, node)
     rounded.outputs = node.outputs  # consumers stay unchanged
     return [*casts, product, rounded]
+
+
+def _choice_and_gradient(node: Node, may_be_dead: bool) -> Sequence[Node]:
+    image, _, gradient = node.inputs
+    dims, attrs = image.dims, dict(node.attrs)
+    if dims is not None and None not in dims and not may_be_dead:
+        sizes = new_node("Const", (), {"value": np.array(dims, np.int32)}, [(int32, (len(dims),))], node)
+    else:
+        sizes = inferred_node("Shape", (image,), {"out_type": int32}, node)
+    choice = inferred_node("MaxPoolChoice", (image,), attrs, node)
+    split = inferred_node("MaxPoolChoiceGrad", (*sizes.outputs, *choice.outputs, gradient), attrs, node)
+    split.outputs = node.outputs  # consumers stay unchanged
+    return sizes, choice, split

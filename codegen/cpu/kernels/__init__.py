@@ -7,7 +7,6 @@
     contraction_source     blocked and packed GEMM, by tables of offsets
     microkernel            the register tile of products and convolutions, in LLVM
     conv                   convolutions as implicit GEMM
-    windows                pooling and depthwise convolutions, from the loop nests that GPUs run, too
     optimizer              dense and sparse updates of variables
     rows, topk_source      segment sums and top-k
     copy                   copies of large tensors into pooled memory

@@ -14,7 +14,7 @@ from ...fusion.optimizer_loops import ACCUMULATES
 from ...ir.nodes import PRODUCTS
 from ...ir.program import REFERENCE, Kernel, Work
 from ...options import is_enabled
-from . import conv, copy, gemm, optimizer, rows, windows
+from . import conv, copy, gemm, optimizer, rows
 from .node import NodeKernel
 
 LOOPS = "fused loops"
@@ -29,11 +29,6 @@ def _of(*types: DType) -> Takes:
     return lambda node: node.outputs[0].dtype.base in types
 
 
-def _has_known_filter(node: Node) -> bool:
-    dims = windows.filter_dims(node)
-    return _FLOATS(node) and None not in dims and 0 not in dims
-
-
 def _single(make: Callable[[Node, int], tuple[str, Callable[..., Any]]]) -> Maker:
     """A maker from a function of a node and threads, which gives the source text and the call of a `NodeKernel`."""
 
@@ -44,14 +39,11 @@ def _single(make: Callable[[Node, int], tuple[str, Callable[..., Any]]]) -> Make
 
 
 _FLOATS = _of(float32, float64)
-_windows = _single(windows.window_kernel)
 
 FAMILIES: dict[str, tuple[Collection[str], Takes, Maker]] = {
     "copies": (copy.OPS, lambda node: True, copy.copy_kernel),
     "matrix products": (PRODUCTS, _FLOATS, gemm.ProductKernel),
     "convolutions": (conv.OPS, _FLOATS, _single(conv.conv_kernel)),
-    "depthwise convolutions": (windows.DEPTHWISE, _has_known_filter, _windows),
-    "pooling": (windows.POOLING, _FLOATS, _windows),
     "top k": (rows.TOP, _of(float32, float64, int32, int64), _single(rows.top_kernel)),
     "updates": (ACCUMULATES, optimizer.takes_update, optimizer.update_kernel),
 }

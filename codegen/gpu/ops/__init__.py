@@ -1,7 +1,7 @@
 """How ops use templates: from a node's types and attributes, then the shapes of a run, to routines, sizes and output shapes.
 
     products.py   matrix products; attention and its gradient
-    conv.py       convolutions, depthwise convolutions, pooling, and their gradients
+    conv.py       convolutions and their gradients
     copy.py       slices, concatenation, padding, tiling, transposes: strided copies
     rows.py       scans, top-k, gathers, scatters, segment reductions, reductions over axes known at run time
 

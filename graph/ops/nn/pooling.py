@@ -1,7 +1,8 @@
 """Pooling: the maximum or the mean of a window, for each channel.
 
 The gradient of the maximum goes to the first maximal pixel of each window (`MaxPoolGrad`). The gradient of that op gathers from these
-pixels (`MaxPoolGradGrad`), so the two are each other's transpose. The mean does not count padding.
+pixels (`MaxPoolGradGrad`), so the two are each other's transpose. Compilers make two ops of `MaxPoolGrad`: `MaxPoolChoice` gives the tap
+that each window chooses, and `MaxPoolChoiceGrad` sends gradients there. The mean does not count padding.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from ...core.build import Derivative, Grads, TensorLike, apply, convert
 from ...core.constant_value import static_dims
-from ...core.dtypes import FLOATS, NUMBERS, Array, DType
+from ...core.dtypes import FLOATS, NUMBERS, Array, DType, int32
 from ...core.errors import UnimplementedError
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
@@ -79,7 +80,24 @@ def _max_grad_grad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Outp
     return [(dtype, merge(_pooled_dims(x, attrs), y.dims))]
 
 
+def _choice_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (x,) = inputs
+    allowed(x.dtype.base, NUMBERS)
+    return [(int32, _pooled_dims(x, attrs))]
+
+
+def _choice_grad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    sizes, choice, grad = inputs
+    allowed(choice.dtype.base, (int32,))
+    return [(allowed(grad.dtype.base, NUMBERS), _image_of((sizes, choice), attrs))]
+
+
 def _avg_grad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    return [(allowed(inputs[1].dtype.base, FLOATS), _image_of(inputs, attrs))]
+
+
+def _image_of(inputs: Sequence[Tensor], attrs: Attrs) -> Dims:
+    """The sizes of an image, from a vector that holds them, and from a tensor like the pooled image."""
     sizes, grad = inputs
     need_index(sizes, "orig_input_shape", 1)
     window, data_format = _window(attrs), layout(attrs)
@@ -91,7 +109,7 @@ def _avg_grad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     n, h, w, c = nhwc(dims, data_format)
     expected = in_layout((n, window.positions(0, h), window.positions(1, w), c), data_format)
     n, _, _, c = nhwc(merge(expected, grad.dims), data_format)
-    return [(allowed(grad.dtype.base, FLOATS), in_layout((n, h, w, c), data_format))]
+    return in_layout((n, h, w, c), data_format)
 
 
 # --- references ---------------------------------------------------------------------------------------------
@@ -118,17 +136,25 @@ def _first_largest(x: Array, attrs: Attrs) -> Array:
 
 
 def _max_pool_grad(x: Array, y: Array, grad: Array, **attrs: Any) -> Array:
+    return _choice_grad(np.array(x.shape), _choice(x, **attrs), grad, **attrs)
+
+
+def _choice(x: Array, **attrs: Any) -> Array:
+    return as_layout(_first_largest(x, attrs)[..., 0], attrs["data_format"]).astype(np.int32)
+
+
+def _choice_grad(sizes: Array, choice: Array, grad: Array, **attrs: Any) -> Array:
     data_format, window = attrs["data_format"], _window(attrs)
-    image, g = channels_last(x, data_format), channels_last(grad, data_format)
-    where = _first_largest(x, attrs)
+    where, g = channels_last(choice, data_format)[..., None], channels_last(grad, data_format)
+    _, height, width, _ = (d or 0 for d in nhwc(tuple(dims_of(sizes)), data_format))
     if where.shape[:4] != g.shape:
         raise ValueError("the gradient has another shape than the pooled image")
     # A pixel may be the largest of several windows. Their gradients are added in float32 or wider.
     wide = np.float32 if grad.itemsize < 4 and grad.dtype.kind not in "iu" else grad.dtype
     parts = np.zeros((*g.shape, window.taps[0] * window.taps[1]), wide)
     np.put_along_axis(parts, where, g[..., None].astype(wide), -1)
-    out = overlay(parts.reshape(*g.shape, *window.taps), image.shape[1], image.shape[2], window)
-    return as_layout(out, data_format).astype(x.dtype, copy=False)
+    out = overlay(parts.reshape(*g.shape, *window.taps), height, width, window)
+    return as_layout(out, data_format).astype(grad.dtype, copy=False)
 
 
 def _max_pool_grad_grad(x: Array, y: Array, grad: Array, **attrs: Any) -> Array:
@@ -196,6 +222,8 @@ define(
     gradient=_transposed("MaxPoolGradGrad"),
     cost=_cost(lambda node: node.inputs[2]),
 )
+define("MaxPoolChoice", _choice_rule, _choice, cost=_cost(lambda node: node.outputs[0]))
+define("MaxPoolChoiceGrad", _choice_grad_rule, _choice_grad, cost=_cost(lambda node: node.inputs[1]))
 define(
     "MaxPoolGradGrad",
     _max_grad_grad_rule,

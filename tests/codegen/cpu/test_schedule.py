@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from reference_interpreter import execution_order
 
@@ -14,7 +15,6 @@ from dovetail.codegen.compilation import Compilation
 from dovetail.codegen.cpu.backend import NumbaBackend
 from dovetail.codegen.cpu.schedule import product_schedule, schedule_of, scheduled
 from dovetail.codegen.fusion.fuse import fuse
-from dovetail.codegen.fusion.window_loops import max_pool_gradient
 from dovetail.codegen.ir.fused_kernel import FusedKernel
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.codegen.ir.partition import PartitionGraph
@@ -22,7 +22,6 @@ from dovetail.codegen.ir.schedule import CpuProductSchedule
 from dovetail.codegen.passes.decompose import functionalize_random
 from dovetail.codegen.pipeline import passes_of, run_passes
 from dovetail.graph.core.dtypes import float32
-from dovetail.graph.ops.nn.conv_geometry import Window
 
 
 def kernel_of(shape: tuple[int | None, ...], build: Callable[[Any], Any]) -> FusedKernel:
@@ -33,7 +32,7 @@ def kernel_of(shape: tuple[int | None, ...], build: Callable[[Any], Any]) -> Fus
         nodes = [n for n in execution_order([y.op], {x: 0}) if n.type != "Placeholder"]
         partition = PartitionGraph("/device:CPU:0", tuple(nodes), ((x.name, x),), ((y.name, y),))
         (kernel,) = fuse(functionalize_random(partition), small=True, copies_scalars=True).kernels
-    return kernel
+    return scheduled(kernel)
 
 
 def log_sum_exp(x: Any) -> Any:
@@ -63,15 +62,25 @@ SCHEDULES: list[tuple[str, tuple[int | None, ...], Callable[[Any], Any], str]] =
 
 @pytest.mark.parametrize(("shape", "build", "text"), [c[1:] for c in SCHEDULES], ids=[c[0] for c in SCHEDULES])
 def test_schedule(shape: tuple[int | None, ...], build: Callable[[Any], Any], text: str) -> None:
-    kernel = scheduled(kernel_of(shape, build))
+    kernel = kernel_of(shape, build)
     assert str(kernel.schedule) == text
     assert scheduled(kernel) == kernel
 
 
-def test_which_axis_threads_share_may_be_told() -> None:
-    loops = max_pool_gradient(float32, Window((1, 3), (1, 2), padding="SAME"), "NHWC")
-    assert str(schedule_of(loops)) == "pointwise: threads share d0, vectors along d3"
-    assert str(schedule_of(loops, split=1)) == "pointwise: threads share d1, vectors along d3"
+def test_threads_share_the_rows_of_a_single_image_and_the_channels_of_a_filter() -> None:
+    def pooled(x: Any) -> Any:
+        return dt.nn.avg_pool(x, 2, 2, "VALID")
+
+    assert str(kernel_of((None, 8, 8, 4), pooled).schedule) == "pointwise: threads share d0, vectors along d3"
+    assert str(kernel_of((1, 8, 8, 4), pooled).schedule) == "pointwise: threads share d0, vectors along d2"
+    for channels, shared in ((16, 0), (256, 5)):
+
+        def of_filter(x: Any, c: int = channels) -> Any:
+            w = dt.constant(np.ones((3, 3, c, 1), np.float32))
+            return dt.gradients(dt.nn.depthwise_conv2d(x, w, [1, 1, 1, 1], "VALID"), [w], x[:, 1:-1, 1:-1])
+
+        schedule = str(kernel_of((None, 8, 8, channels), lambda x: of_filter(x)[0]).schedule)
+        assert schedule == f"columns: threads share d{shared}, vectors along d5"
 
 
 def test_a_value_that_only_its_own_pass_needs_is_not_saved() -> None:

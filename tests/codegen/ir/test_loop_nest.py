@@ -9,18 +9,17 @@ from typing import Any
 
 import pytest
 from reference_interpreter import execution_order
+from window_kernels import fused_kernels
 
 import dovetail as dt
 from dovetail.codegen.cpu.emit.module import source_of
 from dovetail.codegen.cpu.schedule import schedule_of
 from dovetail.codegen.fusion.fuse import fuse
-from dovetail.codegen.fusion.window_loops import depthwise, max_pool_gradient
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.codegen.passes.decompose import functionalize_random
 from dovetail.codegen.target import OPERATIONS_PER_BYTE
 from dovetail.graph.core.dtypes import float32, int8
-from dovetail.graph.ops.nn.conv_geometry import Window
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -82,15 +81,32 @@ def test_text_of_a_kernel(name: str) -> None:
     compare(name, source_of(kernel.loops, schedule_of(kernel.loops)).text)
 
 
-def test_text_of_a_kernel_with_masked_places() -> None:
-    loops = max_pool_gradient(float32, Window((1, 3), (1, 2), padding="SAME"), "NHWC")
-    compare("max_pool_gradient", source_of(loops, schedule_of(loops, split=1)).text)
+def max_pool_gradient() -> Any:
+    x = dt.placeholder(dt.float32, [None, 1, 7, 6])
+    y = dt.nn.max_pool(x, [1, 3], [1, 2], "SAME")
+    return dt.gradients(y, [x], dt.placeholder(dt.float32, y.dims))[0] * 0.5
 
 
-def test_text_of_a_kernel_with_masked_places_along_rows() -> None:
+def depthwise() -> Any:
+    x, w = dt.placeholder(dt.float32, [None, 6, 5, 7]), dt.placeholder(dt.float32, [1, 2, 6, 1])
+    bias = dt.placeholder(dt.float32, [6])
+    y = dt.nn.depthwise_conv2d(x, w, [1, 1, 1, 1], "SAME", data_format="NCHW")
+    return dt.nn.relu(dt.nn.bias_add(y, bias, data_format="NCHW"))
+
+
+def many_taps() -> Any:
+    return dt.nn.avg_pool(dt.placeholder(dt.float32, [None, 9, 9, 8]), 6, 3, "VALID") + 1.0
+
+
+@pytest.mark.parametrize("name", ["max_pool_gradient", "depthwise_channels_first", "many_taps"])
+def test_text_of_windows_and_arithmetic_behind_them(name: str) -> None:
     """Places along rows are masked by branches, of which LLVM makes loads with masks: of selects it makes gathers."""
-    loops = depthwise(float32, Window((1, 2), (1, 1), padding="SAME"), 1, "NCHW")
-    compare("depthwise_channels_first", source_of(loops, schedule_of(loops)).text)
+    build = {"max_pool_gradient": max_pool_gradient, "depthwise_channels_first": depthwise, "many_taps": many_taps}[
+        name
+    ]
+    with dt.Graph().as_default():
+        kernel = fused_kernels(build())[-1]
+    compare(name, source_of(kernel.loops, schedule_of(kernel.loops)).text)
 
 
 def compare(name: str, text: str) -> None:

@@ -352,6 +352,26 @@ def _max_grad_grad(s: Setting) -> Callable[..., Any]:
     return oracle
 
 
+def _choices() -> None:
+    """The taps that windows choose, and the gradients that go there."""
+    for s in POOLINGS:
+        tied = _ties(X.shape, 1)
+        attrs = {k: v for k, v in s.attrs.items() if k != "dilations"}
+        attrs["ksize"] = (1, 1, *SIZE) if s.data_format == "NCHW" else (1, *SIZE, 1)
+        place = {(r, c, y, x): i * SIZE[1] + j for r, c, i, j, y, x in s.taps(X.shape[1:3], SIZE)}
+        want = np.zeros((len(X), *s.shape(X, SIZE), X.shape[3]), np.int32)
+        for n, k, r, c, py, px in _winners(s, tied):
+            want[n, r, c, k] = place[r, c, py, px]
+        choice = apply("MaxPoolChoice", (constant(s.image(tied), "float32"),), attrs)
+        np.testing.assert_array_equal(interpreted(choice), s.image(want))
+        slopes = s.image(real(*want.shape, seed=3)).astype(np.float32)
+        sent = apply(
+            "MaxPoolChoiceGrad", (constant(s.image(tied).shape), constant(s.image(want)), constant(slopes)), attrs
+        )
+        assert sent.dims == s.image(tied).shape
+        np.testing.assert_allclose(interpreted(sent), _max_grad(s)(s.image(tied), None, slopes), rtol=1e-6, atol=1e-6)
+
+
 def _mean_grad(s: Setting) -> Callable[..., Any]:
     def oracle(g: Any) -> Any:
         g = s.nhwc(g)
@@ -571,6 +591,7 @@ CASES = [
     *(row for s in SETTINGS for depthwise in (False, True) for row in _conv_rows(s, depthwise)),
     *OTHERS,
     *(row for s in POOLINGS for row in _pool_rows(s)),
+    ScriptCase(("MaxPoolChoice", "MaxPoolChoiceGrad"), _choices, "taps that poolings choose"),
     ScriptCase(("Conv2D",), _edges, "conv edges"),
     ScriptCase(("Conv2D",), _unknown_shapes, "conv unknown shapes"),
     ScriptCase(("Conv2D",), _names, "conv names"),

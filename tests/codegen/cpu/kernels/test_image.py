@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 from planned import by_plan
 from reference_interpreter import Interpreter
+from window_kernels import kernels_of_node
 
 import dovetail as dt
 from dovetail.codegen.cpu.kernels.conv import OPS, conv_kernel
-from dovetail.codegen.cpu.kernels.windows import window_kernel
-from dovetail.codegen.fusion.window_loops import WINDOW_OPS
+from dovetail.codegen.fusion.window_loops import WINDOW_LOOPS
+from dovetail.graph.core.build import apply
 from dovetail.graph.core.errors import InternalError
 
 pytest.importorskip("numba")
 
 from dovetail.codegen.cpu.jit import compile_now  # noqa: E402
+from dovetail.codegen.cpu.kernels.fused import CpuFusedKernel  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -25,16 +27,80 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 def compare(graph: Any, tensor: Any, *, tolerance: float = 1e-4) -> Any:
     """Run a tensor's node by its kernel and by the reference; the kernel's result, None where it leaves it to the reference."""
     expected, *inputs = Interpreter(graph).run([tensor, *tensor.op.inputs], {})
-    text, call = (conv_kernel if tensor.op.type in OPS else window_kernel)(tensor.op, 2)
-    got = by_plan(partial(call, compile_now(text)), *inputs)
+    if tensor.op.type in OPS:
+        text, call = conv_kernel(tensor.op, 2)
+        got = by_plan(partial(call, compile_now(text)), *inputs)
+    else:
+        got = by_kernels(tensor, dict(zip(tensor.op.inputs, inputs, strict=True)))
     if got is not None:
         assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
         np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance * 10, equal_nan=True)
     return got
 
 
+def by_kernels(tensor: Any, values: dict[Any, Any]) -> Any:
+    """What the fused kernels of a node give; None where it is left to its reference."""
+    for kernel in kernels_of_node(tensor):
+        out = CpuFusedKernel(kernel, threads=2, compile_first=True).by_plan(tuple(values[t] for t in kernel.inputs))
+        values |= dict(zip(kernel.outputs, out if isinstance(out, tuple) else (out,), strict=True))
+    return values.get(tensor)
+
+
 def in_layout(n: int, h: int, w: int, c: int, data_format: str) -> tuple[int, ...]:
     return (n, h, w, c) if data_format == "NHWC" else (n, c, h, w)
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+def test_arithmetic_on_what_windows_give_is_in_their_kernels(padding: str) -> None:
+    """On images of unknown sizes, too, and from the largest pixel's gradient on."""
+    rng = np.random.default_rng(0)
+    value, filters, bias = (rng.standard_normal(s).astype(np.float32) for s in ((2, 9, 8, 5), (3, 3, 5, 1), (5,)))
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [None, None, None, 5])
+        convolved = dt.nn.relu(dt.nn.bias_add(dt.nn.depthwise_conv2d(x, filters, [1, 1, 1, 1], padding), bias))
+        y = dt.tanh(dt.nn.max_pool(convolved, 2, 2, padding) * 0.5)
+        (of_x,) = dt.gradients(y, [x])
+        kernels = dt.place(dt.get_default_graph(), fetches=y).kernels("cpu:0")
+        assert [len(k.nodes) for k in kernels] == [3, 3]
+        found = []
+        for backend in ("numpy", "numba"):
+            with dt.Session(config=dt.ConfigProto(kernel_backend=backend)) as session:
+                found.append([session.run([y, of_x], {x: value[:, :high]}) for high in (9, 4)])
+    for mine, theirs in zip(*found, strict=True):
+        for a, b in zip(mine, theirs, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_images_that_do_not_fit_are_left_to_the_reference() -> None:
+    """It says what is wrong, as without kernels."""
+    with dt.Graph().as_default():
+        x, slopes = dt.placeholder(dt.float32, [None, None, None, 3]), dt.placeholder(dt.float32, [None, None, None, 3])
+        pool = {
+            "ksize": (1, 2, 2, 1),
+            "strides": (1, 2, 2, 1),
+            "padding": "VALID",
+            "explicit_paddings": (),
+            "data_format": "NHWC",
+        }
+        of_x = apply("MaxPoolGrad", (x, slopes, slopes), pool)
+        with dt.Session(config=dt.ConfigProto(kernel_backend="numba")) as session:
+            image, small = np.ones((2, 6, 6, 3), np.float32), np.ones((2, 2, 3, 3), np.float32)
+            with pytest.raises(dt.errors.OpError, match="another shape than the pooled image"):
+                session.run(of_x, {x: image, slopes: small})
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "int32"])
+def test_poolings_of_other_types(dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    with dt.Graph().as_default() as graph:
+        x = dt.constant(rng.integers(-9, 9, (2, 7, 6, 5)).astype(dt.as_dtype(dtype).np))
+        y = dt.nn.max_pool(x, 3, 2, "SAME")
+        assert compare(graph, y) is not None
+        if dtype.endswith("16"):
+            mean = dt.nn.avg_pool(x, 3, 2, "SAME")
+            for tensor in (mean, *dt.gradients([y, mean], [x])):
+                if tensor.op.type != "AddN":
+                    assert compare(graph, tensor, tolerance=1e-2) is not None
 
 
 WINDOWS: list[tuple[tuple[int, int], Any, Any, Any]] = [  # taps, strides, dilations, padding (NHWC)
@@ -170,7 +236,7 @@ def image_kernel_of_a_convolution() -> Any:
 
 
 def test_checking_compares_with_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(WINDOW_OPS, "MaxPool", WINDOW_OPS["AvgPool"])
+    monkeypatch.setitem(WINDOW_LOOPS, "MaxPool", WINDOW_LOOPS["AvgPool"])
     with dt.Graph().as_default() as graph:
         x = dt.placeholder(dt.float32, [None, 4, 4, 3])
         y = dt.nn.max_pool(x, 2, 2, "VALID", name="pooled")

@@ -485,6 +485,9 @@ TEXTS: dict[str, tuple[tuple[int | None, ...], Callable[[Any], Any], tuple[int, 
     "padded_and_concatenated": (
         (None, 6, 8), lambda x: dt.nn.relu(dt.pad(x, [[0, 0], [1, 1], [0, 0]])) * dt.concat([x[:, 1:], x[:, :3]], 1), (100, 8, 8), 0,
     ),
+    "pooled_means": (
+        (None, 8, 8, 6), lambda x: dt.nn.relu(dt.nn.avg_pool(x, [1, 2], [1, 2], "SAME") * 2.0), (100, 8, 4, 6), 0,
+    ),
     "noisy_columns": ((None, 8), lambda x: dt.reduce_sum(x + dt.random_normal(dt.shape(x)), 0), (100, 40_001), 0),
 }  # fmt: skip
 

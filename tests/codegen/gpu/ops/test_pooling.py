@@ -1,17 +1,21 @@
 """Pooling and depthwise convolutions: their numbers in Triton's interpreter, and what they compile to."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from kernel_checks import TARGETS, check, compiles, run
+from window_kernels import attrs_of, fused_kernels, given
 
-from dovetail.codegen.fusion.window_loops import WINDOW_OPS, image_sizes
+import dovetail as dt
+from dovetail.codegen.gpu.emit.launches import fused, size_names
 from dovetail.codegen.gpu.ir import Routine
-from dovetail.codegen.gpu.ops.conv import need_window_type, window_ways
-from dovetail.codegen.ir.loop_nest import NotFusibleError
+from dovetail.codegen.ir.fused_kernel import FusedKernel, KernelSizes
 from dovetail.codegen.target import SM90, Target
-from dovetail.graph.core.dtypes import DType, bfloat16, bool_, float16, float32, float64, int8, int64
+from dovetail.graph.core.build import apply
+from dovetail.graph.core.dtypes import DType, bfloat16, float16, float32, float64, int8, int64
+from dovetail.graph.core.graph import Tensor
 from dovetail.graph.ops.nn.conv_geometry import Window
 
 pytest.importorskip("triton")
@@ -55,6 +59,35 @@ def windows(window: Window, image: tuple[int, ...]) -> Any:
             yield (r, q), seen
 
 
+def routines(kernel: FusedKernel, sized: KernelSizes) -> Sequence[Routine]:
+    """Ways to run a kernel for these sizes."""
+    return fused(kernel.loops, sized.loops)
+
+
+def made(tensor: Tensor, feeds: Mapping[Tensor, Any], way: int = 0) -> Any:
+    """What the kernels of a program give for a tensor."""
+    there = dict(feeds)
+    for kernel in fused_kernels(tensor, list(feeds)):
+        sized = kernel.sized([there[t].shape for t in kernel.inputs], {})
+        assert sized is not None
+        out = [np.full(shape, 9, dtype) for shape, dtype in sized.outputs]
+        sizes = dict(zip(size_names(kernel.loops), sized.loops, strict=True)) | sized.numbers
+        arrays = {f"in{i}": there[t] for i, t in enumerate(kernel.inputs)} | {f"out{i}": y for i, y in enumerate(out)}
+        ways = routines(kernel, sized)
+        run(ways[min(way, len(ways) - 1)], arrays, sizes)
+        there |= dict(zip(kernel.outputs, out, strict=True))
+    return there[tensor]
+
+
+def pooled(op: str, window: Window, data_format: str, *arrays: Any) -> Any:
+    """What the kernels of an op of pooling give."""
+    with dt.Graph().as_default():
+        told = [dt.constant(np.array(arrays[0], np.int32))] if op == "AvgPoolGrad" else []
+        feeds = given(*arrays[len(told) :])
+        y = apply(op, (*told, *feeds), attrs_of(window, data_format, pooling=True))
+        return made(y, feeds)
+
+
 LAYOUTS = [(w, float32, f) for w in WINDOWS for f in ("NHWC", "NCHW")]
 TYPES = [("same, overlapping", d, "NHWC") for d in (float64, float16, bfloat16, int8, int64)]
 
@@ -76,32 +109,22 @@ def test_largest(name: str, dtype: DType, data_format: str) -> None:
                 y[n, *p, c] = x[n, *best, c]
                 dx[n, *best, c] += float(dy[n, *p, c])
                 picked[n, *p, c] = like[n, *best, c]
-    sizes = image_sizes(window, stored(x, data_format).shape, None, data_format)
-    arrays = {"in0": stored(x, data_format), "in2": stored(dy, data_format)}
-    picks = {**arrays, "in2": stored(like, data_format)}
-    for op, given, want in (
-        ("MaxPool", arrays, y),
-        ("MaxPoolGrad", arrays, dx),
-        ("MaxPoolGradGrad", picks, picked),
+    laid, slopes = stored(x, data_format), stored(dy, data_format)
+    for op, arrays, want in (
+        ("MaxPool", (laid,), y),
+        ("MaxPoolGrad", (laid, slopes, slopes), dx),
+        ("MaxPoolGradGrad", (laid, slopes, stored(like, data_format)), picked),
     ):
-        for routine in window_ways(op, dtype, window, sizes, data_format)[:1]:
-            out = np.full_like(stored(want.astype(dtype.np), data_format), 9)
-            run(routine, {**given, "out0": out}, sizes)
-            check(out, stored(want.astype(dtype.np), data_format), DIGITS[dtype.name])
+        out = pooled(op, window, data_format, *arrays)
+        check(out, stored(want.astype(dtype.np), data_format), DIGITS[dtype.name])
 
 
 def test_nan_is_the_largest() -> None:
     x = np.array([1, np.nan, 3, np.nan], np.float32).reshape(1, 1, 4, 1)
     window = Window((1, 4), (1, 1))
-    out, dx = np.zeros((1, 1, 1, 1), np.float32), np.full_like(x, -1)
-    sizes = image_sizes(window, x.shape)
-    run(window_ways("MaxPool", float32, window, sizes)[0], {"in0": x, "out0": out}, sizes)
-    assert np.isnan(out).all()
-    run(
-        window_ways("MaxPoolGrad", float32, window, sizes)[0],
-        {"in0": x, "in2": np.full_like(out, 5), "out0": dx},
-        sizes,
-    )
+    y = pooled("MaxPool", window, "NHWC", x)
+    assert np.isnan(y).all()
+    dx = pooled("MaxPoolGrad", window, "NHWC", x, y, np.full_like(y, 5))
     np.testing.assert_array_equal(dx.ravel(), [0, 5, 0, 0])
 
 
@@ -118,32 +141,10 @@ def test_mean(name: str, dtype: DType, data_format: str) -> None:
         y[:, *p] = np.mean([x[:, *pixel].astype(np.float64) for pixel in pixels], 0)
         for pixel in pixels:
             dx[:, *pixel] += dy[:, *p].astype(np.float64) / len(pixels)
-    sizes = image_sizes(window, stored(x, data_format).shape, None, data_format)
-    out = np.zeros_like(stored(dy, data_format))
-    run(
-        window_ways("AvgPool", dtype, window, sizes, data_format)[0],
-        {"in0": stored(x, data_format), "out0": out},
-        sizes,
-    )
-    check(out, stored(y, data_format), DIGITS[dtype.name])
-    out = np.zeros_like(stored(x, data_format))
-    run(
-        window_ways("AvgPoolGrad", dtype, window, sizes, data_format)[0],
-        {"in0": stored(dy, data_format), "out0": out},
-        sizes,
-    )
+    laid = stored(x, data_format)
+    check(pooled("AvgPool", window, data_format, laid), stored(y, data_format), DIGITS[dtype.name])
+    out = pooled("AvgPoolGrad", window, data_format, laid.shape, stored(dy, data_format))
     check(out, stored(dx, data_format), DIGITS[dtype.name])
-
-
-def test_what_is_not_pooled() -> None:
-    with pytest.raises(ValueError, match="no kernel pools bool"):
-        need_window_type("MaxPool", bool_)
-    with pytest.raises(NotFusibleError, match="division of integers"):
-        window_ways("AvgPool", int64, WINDOWS["valid"], image_sizes(WINDOWS["valid"], IMAGE))
-    with pytest.raises(ValueError, match="not in float64"):
-        need_window_type("DepthwiseConv2dNative", float64)
-    with pytest.raises(ValueError, match="count to 2\\^31"):
-        image_sizes(WINDOWS["valid"], (1 << 16, 256, 256, 3))
 
 
 # --- depthwise convolutions --------------------------------------------------------------------------------------------
@@ -153,6 +154,7 @@ DEPTHWISE = {
     "strides, two filters": (Window((3, 2), (2, 3), padding="SAME"), 2, float32),
     "dilations": (Window((2, 3), (1, 1), (2, 2), "VALID"), 3, float32),
     "many taps": (Window((6, 5), (1, 2), padding="SAME"), 1, float32),
+    "float64": (Window((3, 3), (1, 1), padding="SAME"), 1, float64),
     "float16": (Window((3, 3), (2, 2), padding="SAME"), 2, float16),
     "bfloat16": (Window((3, 3), (1, 1), padding="SAME"), 1, bfloat16),
 }
@@ -185,45 +187,81 @@ def test_depthwise(case: tuple[Window, int, DType], data_format: str) -> None:
                 dx[:, *pixel] += (grouped[:, *p] * w[tap].astype(np.float64)).sum(-1)
                 dw[tap] += (grouped[:, *p] * seen).sum(0)
     laid = {"x": stored(x, data_format), "dy": stored(dy, data_format)}
-    sizes = image_sizes(window, laid["x"].shape, filters, data_format, depthwise=True)
-    digits = {"float32": 3e-6, "float16": 2e-3, "bfloat16": 1e-2}[dtype.name]
-    for name, first, second, want in (
-        ("DepthwiseConv2dNative", laid["x"], w, stored(y, data_format)),
-        ("DepthwiseConv2dNativeBackpropInput", w, laid["dy"], stored(dx, data_format)),
-        ("DepthwiseConv2dNativeBackpropFilter", laid["x"], laid["dy"], dw),
-    ):
-        for routine in window_ways(name, dtype, window, sizes, data_format, multiplier)[:2]:
-            out = np.full(want.shape, 9, dtype.np)
-            run(routine, {"in0": first, "in1": second, "out0": out}, sizes)
-            check(out, want, digits)
+    digits = {"float64": 1e-14, "float32": 3e-6, "float16": 2e-3, "bfloat16": 1e-2}[dtype.name]
+    attrs = attrs_of(window, data_format)
+    with dt.Graph().as_default():
+        image, filter, slopes = feeds = given(laid["x"], w, laid["dy"])
+        sizes = [dt.constant(np.array(t.dims, np.int32)) for t in (image, filter)]
+        for name, inputs, want in (
+            ("DepthwiseConv2dNative", (image, filter), stored(y, data_format)),
+            ("DepthwiseConv2dNativeBackpropInput", (sizes[0], filter, slopes), stored(dx, data_format)),
+            ("DepthwiseConv2dNativeBackpropFilter", (image, sizes[1], slopes), dw),
+        ):
+            for way in range(2):
+                check(made(apply(name, inputs, attrs), feeds, way), want, digits)
 
 
 def test_the_gradient_of_a_filter_over_many_positions_is_summed_in_pieces() -> None:
-    window, image = Window((2, 2), (1, 1)), (2, 90, 80, 2)
-    sizes = image_sizes(window, image, 2, depthwise=True)
     rng = np.random.default_rng(3)
-    x, dy = rng.standard_normal(image), rng.standard_normal((2, 89, 79, 2))
+    x, dy = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, 90, 80, 2), (2, 89, 79, 2)))
     want = np.array([[(x[:, i : i + 89, j : j + 79] * dy).sum((0, 1, 2)) for j in range(2)] for i in range(2)])
-    first, *_ = window_ways("DepthwiseConv2dNativeBackpropFilter", float32, window, sizes)
-    assert len(first.launches) == 2
-    out = np.zeros((2, 2, 2), np.float32)
-    run(first, {"in0": x.astype(np.float32), "in1": dy.astype(np.float32), "out0": out}, sizes)
-    check(out, want, 3e-6)
+    with dt.Graph().as_default():
+        image, slopes = feeds = given(x, dy)
+        attrs = attrs_of(Window((2, 2), (1, 1)), "NHWC")
+        sizes = dt.constant([2, 2, 2, 1])
+        y = apply("DepthwiseConv2dNativeBackpropFilter", (image, sizes, slopes), attrs)
+        (kernel,) = fused_kernels(y, list(feeds))
+        sized = kernel.sized([x.shape, dy.shape], {})
+        assert sized is not None
+        assert len(routines(kernel, sized)[0].launches) == 2
+        check(made(y, feeds), want[..., None], 3e-6)
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+def test_arithmetic_on_what_windows_give_is_in_their_kernels(padding: str) -> None:
+    rng = np.random.default_rng(5)
+    x, w = rng.standard_normal((2, 7, 6, 4)).astype(np.float32), rng.standard_normal((3, 3, 4, 1)).astype(np.float32)
+    bias = rng.standard_normal(4).astype(np.float32)
+    with dt.Graph().as_default():
+        image, filter, add = feeds = given(x, w, bias)
+        convolved = dt.nn.depthwise_conv2d(image, filter, [1, 1, 1, 1], padding)
+        plain = dt.nn.max_pool(image, 3, 2, padding)
+        for y, alone in ((dt.nn.relu(convolved + add), convolved), (dt.tanh(plain * add), plain)):
+            assert len(fused_kernels(y, list(feeds))) == 1
+            by_itself = made(alone, feeds)
+            want = np.maximum(by_itself + bias, 0) if alone is convolved else np.tanh(by_itself * bias)
+            check(made(y, feeds), want, 2e-6)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 def test_compiles(target: Target) -> None:
     window = Window((3, 3), (2, 2), padding="SAME")
-    made: list[Routine] = []
-    for dtype, data_format, image in (
+    found: list[Routine] = []
+
+    def add(*fetches: Tensor) -> None:
+        for tensor in fetches:
+            for kernel in fused_kernels(tensor):
+                sized = kernel.sized([t.dims or () for t in kernel.inputs], {})
+                assert sized is not None
+                found.extend(routines(kernel, sized)[:1])
+
+    for dtype, data_format, shape in (
         (bfloat16, "NHWC", (32, 56, 56, 64)),
         (float32, "NCHW", (32, 64, 56, 56)),
     )[: None if target is SM90 else 1]:  # the texts do not depend on the target
-        sizes = image_sizes(window, image, data_format=data_format)
-        made += [way for name in WINDOW_OPS for way in window_ways(name, dtype, window, sizes, data_format)[:1]]
-    whole = Window((7, 7), (1, 1))
-    sizes = image_sizes(whole, (32, 7, 7, 2048))
-    made += window_ways("AvgPool", bfloat16, whole, sizes)[:1]
-    for routine in made:
+        with dt.Graph().as_default():
+            x, w = dt.placeholder(dtype, shape), dt.placeholder(dtype, (3, 3, 64, 1))
+            pool = {"ksize": 3, "strides": 2, "padding": "SAME", "data_format": data_format}
+            most, mean = dt.nn.max_pool(x, **pool), dt.nn.avg_pool(x, **pool)
+            strides = [1, 1, 2, 2] if data_format == "NCHW" else [1, 2, 2, 1]
+            convolved = dt.nn.depthwise_conv2d(x, w, strides, "SAME", data_format=data_format)
+            slopes = dt.placeholder(dtype, most.dims)
+            (of_most,) = dt.gradients(most, [x], slopes)
+            (of_mean,) = dt.gradients(mean, [x], slopes)
+            again = apply("MaxPoolGradGrad", (x, slopes, x), attrs_of(window, data_format, pooling=True))
+            add(most, mean, dt.nn.relu(convolved), of_most, of_mean, again, *dt.gradients(convolved, [x, w], slopes))
+    with dt.Graph().as_default():
+        add(dt.nn.avg_pool(dt.placeholder(bfloat16, (32, 7, 7, 2048)), 7, 1, "VALID"))
+    for routine in found:
         compiles(routine, [target], stack=16)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from kernel_checks import TARGETS, check, compiles, run
 
-from dovetail.codegen.fusion.window_loops import image_sizes
 from dovetail.codegen.gpu.templates.conv import convolution
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder, TileLoops
 from dovetail.codegen.ir.schedule import GpuProductSchedule
+from dovetail.codegen.ir.windows import image_sizes
 from dovetail.codegen.target import SM90, Target
 from dovetail.graph.core.dtypes import DType, bfloat16, float16, float32, float64, int32
 from dovetail.graph.ops.nn.conv_geometry import Window

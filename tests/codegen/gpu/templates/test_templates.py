@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.codegen.fusion.window_loops import image_sizes
 from dovetail.codegen.gpu.ir import Routine
-from dovetail.codegen.gpu.ops.conv import window_ways
 from dovetail.codegen.gpu.templates import tables
 from dovetail.codegen.gpu.templates.attention import attention
 from dovetail.codegen.gpu.templates.conv import convolution
@@ -16,6 +14,7 @@ from dovetail.codegen.gpu.templates.sort import sort
 from dovetail.codegen.gpu.templates.strided_copy import Move, moves
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder, TileLoops
 from dovetail.codegen.ir.schedule import GpuProductSchedule
+from dovetail.codegen.ir.windows import image_sizes
 from dovetail.codegen.target import SM90
 from dovetail.graph.core.dtypes import bfloat16, float32, int32
 from dovetail.graph.ops.nn.conv_geometry import Window
@@ -40,17 +39,10 @@ def dense_layer() -> Routine:
     )[0]
 
 
-def max_pool_gradient() -> Routine:
-    """Two pixels beside each other, channels last."""
-    window = Window((1, 2), (1, 2))
-    return window_ways("MaxPoolGrad", float32, window, image_sizes(window, (32, 56, 56, 64)))[0]
-
-
 TEMPLATES = {
     "dense_layer": dense_layer,
     "masked_attention": lambda: attention(bfloat16, 64, 0.125, mask=bfloat16)[0],
     "convolution_input": lambda: convolution(bfloat16, Window((3, 3), (2, 2), padding="SAME"), "image")[0],
-    "max_pool_gradient": max_pool_gradient,
     "sorted_rows": lambda: sort(float32, 250),
     "transposed_copy": lambda: moves(float32, [Move(0, 0, ((64, 1, 48), (48, 64, 1)))])[0][0],
     "added_rows": lambda: tables.scatter("add", float32, int32, tables.launch_sizes(1000, 96, 5000, [1000]))[0],
@@ -69,7 +61,7 @@ def test_text_of_a_template(name: str) -> None:
 def test_offsets_near_two_to_the_31_keep_a_block_of_room() -> None:
     """32 bits count the elements of an image, and how far a tile reaches beyond it."""
     window = Window((1, 1), (1, 1))
-    assert image_sizes(window, (1, 1 << 15, 1 << 15, 1))["image_size"] == 1 << 30
+    assert image_sizes(window, (1, 1 << 15, 1 << 15, 1))["rows"] == 1 << 15
     for columns in ((1 << 16) - 1, 1 << 16):
         with pytest.raises(ValueError, match="with a block's margin"):
             image_sizes(window, (1, 1 << 15, columns, 1))
