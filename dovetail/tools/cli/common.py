@@ -193,28 +193,17 @@ def from_slurm(counts: str | None, port_base: int) -> tuple[str, str, int]:
     Raises:
         ValueError: this is not a Slurm step, the step has another number of tasks, or a job has addresses.
     """
+    from ...distribute.launchers.engines import ClusterDescription  # loads ZeroMQ
+    from ...distribute.launchers.slurm_cluster import counts as counts_of  # loads ZeroMQ
     from ...distribute.resolvers.cluster_resolver import SlurmClusterResolver  # loads the strategies
 
+    jobs = None if counts is None else counts_of(ClusterDescription.read(counts).file)
     try:
-        found = SlurmClusterResolver(None if counts is None else numbers_of_tasks(counts), port_base)
+        found = SlurmClusterResolver(jobs, port_base)
     except RuntimeError as e:
         raise ValueError(str(e)) from None
     job, index = found.get_task_info()
     return json.dumps(found.cluster_spec().as_dict()), str(job), int(index or 0)
-
-
-def numbers_of_tasks(text: str) -> dict[str, int]:
-    """Returns the number of tasks of each job of a cluster that an option names.
-
-    Raises:
-        UsageError: the text does not describe a cluster.
-        ValueError: a job has addresses.
-    """
-    jobs = read_jobs(text)
-    for job, tasks in jobs.items():
-        if not isinstance(tasks, int):
-            raise ValueError(f"{text}: job {job!r} must have a number of tasks. The engine assigns their addresses")
-    return jobs
 
 
 def read_jobs(text: str) -> dict[str, Any]:
