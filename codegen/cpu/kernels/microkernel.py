@@ -8,8 +8,8 @@ sixteen accumulators for ten loads, otherwise twelve for eight, which keeps both
 The offset of each row and of each step of the first factor is read from a table. So one kernel multiplies matrices, and is implicit GEMM:
 one loop sums all pixels of a piece of an image, or all taps of a window. The tables cost one load in ten, for sixteen products.
 
-The second factor lies in panels: NR numbers for each step of the summed axis, one step after the other. A panel of at most NR / 2
-columns is half as wide (`half_table_tile`).
+The second factor lies in panels, packed or as part of a matrix: NR numbers for each step of the summed axis, which are equally far apart. A
+packed panel of at most NR / 2 columns is half as wide (`half_table_tile`).
 
 No function here checks bounds. If a tile has fewer than MR rows, the last row is computed and stored several times, to the same address.
 """

@@ -1,4 +1,4 @@
-"""The loops that run a launch table, and those of the threads that share its launches. `table` says what its words are.
+"""The loops that run a launch table, and those of the helper threads that share its launches. `table` has the layout of both.
 
     caller   writes the launch to its slot: record, counters      helper
              order = its number                      ------>       inside += 1; if the order is still the same: take a share of the work
@@ -7,12 +7,12 @@
              order = 0: no helper starts any more
              waits until the work is done            <------       inside -= 1
 
-A slot's record is written only while no helper is inside: a late one finds another order and takes no work. The caller never waits for
-a helper that has not started.
+A slot's record is written only while no helper is inside. A helper that comes late finds another order and takes no work. The caller
+never waits for a helper that has not started.
 
-A helper that goes to sleep says so, and then looks once more for orders; a caller writes its order, and then looks whether a helper
-sleeps. So one of them sees the other. Who wakes a helper takes it off the number of sleepers first, and writes a byte to the pipe that
-they read from. A byte too many only makes a helper look once in vain.
+No wake-up is lost. A helper first counts itself as sleeping, and then checks the orders once more; a caller first writes its order, and
+then reads how many helpers sleep. So at least one of them sees what the other has written. To wake a helper, a caller decrements the
+number of sleeping helpers, and then writes a byte to the pipe that these read. A byte too many only makes a helper check once in vain.
 """
 
 # mypy: ignore-errors
@@ -30,7 +30,7 @@ _WORDS, _NUMBER = "int64[::1]", "int64"
 
 @m.inner(f"void({_NUMBER})", error_model="numpy")
 def rest(i):
-    """The i-th pause of a spinning thread; now and then it yields the core."""
+    """The i-th pause of a spinning thread. After each `YIELD` of them it yields the core to other threads."""
     c.pause()
     if i % t.YIELD == t.YIELD - 1:
         c.give_way()
@@ -38,7 +38,7 @@ def rest(i):
 
 @m.inner(f"void({_WORDS}, {_NUMBER}, {_NUMBER})", error_model="numpy")
 def share(memory, slot, thread):
-    """A share of a slot's launch: units, or ranges, that no thread has taken."""
+    """Take part in a slot's launch: run units or ranges that no thread has taken, until there are none. thread: 0 is the caller."""
     record = slot + t.RECORD
     words, count, ranges = memory[record], memory[record + t.COUNT], memory[record + t.RANGES]
     at = slot + t.MINE + thread * t.LONGEST  # a record of this thread's own
@@ -62,9 +62,9 @@ def share(memory, slot, thread):
 
 @njit(f"void({_WORDS}, {_NUMBER})", error_model="numpy", nogil=True, no_cfunc_wrapper=True, cache=True)
 def serve(memory, size):
-    """The loop of a helper, which never ends: shares of the slots' launches. A slot has `size` words.
+    """The loop of a helper, which never ends: it polls all slots, of `size` words each, and takes part in their launches.
 
-    It sleeps when no launch has come for as long as it is patient.
+    After `memory[LOOKS]` polls without a launch it sleeps until a caller wakes it.
     """
     looks, slots = memory[t.LOOKS], (memory.size - t.SLOT) // size
     seen = np.zeros(slots, np.int64)
@@ -116,7 +116,10 @@ def wake(memory, count):
 
 @m.inner(f"int64({_WORDS}, {_NUMBER}, {_WORDS}, {_NUMBER})", error_model="numpy")
 def shared(table, at, memory, slot):
-    """Share a record with the helpers. 0: done; -1: nothing was done, since one is still busy with an earlier launch."""
+    """Run a record together with the helpers.
+
+    Returns the number of threads that failed; -1: nothing has run, since a helper is still inside the slot's previous launch.
+    """
     n, looks = 0, memory[t.LOOKS]
     while c.count_now(memory, slot + t.INSIDE) != 0:
         if n > looks:
@@ -150,7 +153,7 @@ def shared(table, at, memory, slot):
 
 @njit(f"int64({_WORDS}, {_WORDS}, {_NUMBER})", error_model="numpy", nogil=True, no_cfunc_wrapper=True, cache=True)
 def run(table, memory, slot):
-    """Run a table's records, with helpers if there is a slot (not -1). 0: all succeeded."""
+    """Run the records of a table in order, with helpers if there is a slot (not -1). Returns 0, or stops at the first that fails."""
     at = status = 0
     while at < table.size and status == 0:
         status = -1
@@ -164,9 +167,9 @@ def run(table, memory, slot):
 
 @njit(f"int64({_NUMBER}, {_WORDS}, {_WORDS})", error_model="numpy", no_cfunc_wrapper=True, cache=True)
 def begin(arrays, binding, table):
-    """Write the addresses of the arrays of a run, a tuple at address `arrays`, into a table: see `table.binding`.
+    """Compare the arrays of a run with what `table.binding` expects, and write their addresses into the table.
 
-    Returns -1, or the number of an array that is not as expected. Keeps Python's lock.
+    arrays: the address of a tuple. Returns -1, or the number of the first array with other sizes or strides. The caller holds the GIL.
     """
     count, patches = binding[0], binding[1]
     at, fields = 2 + count, binding[binding.size - t.FIELDS :]
@@ -191,7 +194,7 @@ def begin(arrays, binding, table):
 
 @njit(f"void({', '.join([_NUMBER] * 6)})", error_model="numpy", nogil=True, no_cfunc_wrapper=True, cache=True)
 def assist(what, address, other, size, low, high):
-    """What tables do themselves, called as kernels are: see `table.COPY`."""
+    """The launches that need no kernel (`table.COPY` lists them), called as a kernel is."""
     if what == t.COPY:
         c.copy_bytes(address + low, other + low, high - low)
     elif what == t.CHECK:

@@ -1,4 +1,4 @@
-"""What the compiled loops of the launch table need beyond Numba: atomic counters, calls through addresses, pauses.
+"""Instructions that the compiled loops of the launch table need and Numba lacks: atomic counters, calls through addresses, pauses.
 
 Numba's calling convention on CPUs and its view of an array (`fields_of`) are relied on here and in `table`, nowhere else.
 """
@@ -103,8 +103,10 @@ def number_at(context, builder, args, address, size):
 
 @instructions(lambda arrays, number, fields: types.int64(types.intp, types.intp, fields))
 def fields_of(context, builder, args, arrays, number, fields):
-    """Write what Numba sees of an array, element `number` of a tuple at address `arrays`: the words of its argument (`table.vector`),
-    with as many sizes and then as many strides as it has axes. Not 0: it is no array. The caller holds Python's lock.
+    """Write into `fields` how Numba passes an array: the words of `table.vector`, with a size and then a stride for each axis.
+
+    The array is element `number` of the tuple at address `arrays`. Returns another number than 0 if it is no array. The caller holds the
+    GIL.
     """
     item = _call(builder, "PyTuple_GetItem", _BYTE.as_pointer(), [_place(builder, args[0], _BYTE), args[1]])
     into = builder.bitcast(element(context, builder, fields, args[2], _WORD(0)), _BYTE.as_pointer())

@@ -1,12 +1,12 @@
 """The planner: makes native plans from the calls of kernels (`plan` runs them).
 
 A `Planner` traces the calls once, with placeholder arrays for all tensors: the inputs, and arrays without contents for the outputs of
-launches. Each kernel records its launches and returns its outputs. The ops' own references make views (reshape, transpose, slice) of
-the placeholders, so their addresses tell which placeholder they belong to, and the offset in it. Values that depend only on shapes are
-computed at once and are constants: arrays that belong to no placeholder.
+launches. Each kernel records its launches and returns its outputs. Views (reshape, transpose, slice) of placeholders are made by the
+ops' own references, so the address of a view tells to which placeholder it belongs, and its offset there. Values that depend only on
+shapes are computed at once: constants, which belong to no placeholder.
 
-A hand-written kernel is more than one compiled function: it allocates, puts arrays in order, adds padding and shares its work among
-threads. It does so with the same methods.
+A hand-written kernel is more than one compiled function: it allocates, makes arrays contiguous, adds padding and shares its work among
+threads. It does so by the same methods.
 
 Tensors that neither enter nor leave share the arena (`memory.plan`): two that are needed at the same time do not overlap, others
 may.
@@ -46,7 +46,7 @@ class NotPlannableError(Exception):
 
 
 class NotCompiledError(Exception):
-    """A kernel that is not compiled yet: its source text is the argument."""
+    """A kernel is not compiled yet. The argument is its source text."""
 
 
 @dataclass(eq=False, slots=True)
@@ -94,9 +94,12 @@ class _Record:
 
 @dataclass(eq=False, slots=True)
 class Planner:
-    """Goes through calls, and writes their plan.
+    """Records the launches of calls, and makes a plan of them.
 
-    `is_dry`: only memory is laid out, so no kernel needs to be compiled, and the inputs have no values.
+    Attributes:
+        is_dry: only the memory is laid out, so no kernel needs to be compiled, and the inputs have no values.
+        looked_at: input number -> its value, for each input that a kernel has read: the plan is for these values alone.
+        schedules: of the recorded products and convolutions.
     """
 
     is_dry: bool = False
@@ -141,7 +144,7 @@ class Planner:
         return memory is None or memory.kind == "fixed"
 
     def known(self, x: Any) -> Any:
-        """The content of a tensor. Reading an input specializes the plan for its current value.
+        """The value of a tensor. To read that of an input specializes the plan for it.
 
         Raises:
             NotPlannableError: it is made by a launch.
@@ -157,7 +160,7 @@ class Planner:
         return self.looked_at[memory.number]
 
     def in_memory(self, x: Any) -> Array:
-        """A tensor in memory, where kernels can read it."""
+        """The tensor where kernels can read it: itself, or a constant's copy in memory of the plan."""
         if isinstance(x, np.ndarray) and self.memory_of(x) is not None:
             return x
         return self._placed(np.ascontiguousarray(x).reshape(np.shape(x)), "fixed")
@@ -328,7 +331,7 @@ class Planner:
 
 
 def stand_in(shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...] | None = None) -> Array:
-    """An array that is never filled: a large one has addresses, but no memory. `strides`: of a dense array in another order."""
+    """A placeholder, which is never filled: a large one has addresses, but no memory. `strides`: of a dense array in another order."""
     size = math.prod(shape) * dtype.itemsize
     memory: Any = np.empty(size, np.uint8) if size < LARGE else mmap(-1, size)
     return np.ndarray(shape, dtype, memory, 0, strides)

@@ -1,14 +1,15 @@
 """The launch table: compiled kernels are called from a table of int64, without Python in between.
 
-A kernel that Numba has compiled is a function with an address. Numba calls it through a wrapper that looks at each Python argument, which
-takes microseconds; a small kernel takes less. Here the arguments are words of a table, and compiled loops (`launch_source`) go
-through it without Python's lock. A table is a row of records:
+A kernel that Numba has compiled is a function with an address. From Python it is called through a wrapper that inspects each argument,
+which takes microseconds, longer than a small kernel. Here the arguments are words of a table, through which compiled loops
+(`launch_source`) go without the GIL. A table is a sequence of records:
 
     [words of the record, trampoline, function, threads, units or ranges, address of the ranges, place of the counters, arguments ...]
 
 A *trampoline* loads the arguments from the record and calls the function with them; there is one for each number of arguments. A record
-with more than one thread is shared with the helpers of a `worker_pool`: its ranges (pairs of int64, which become the last two arguments
-of each call), or, where these are absent, its units, which the threads take by counters.
+with more than one thread is shared with the helpers of a `worker_pool`, in one of two ways. With ranges (pairs of int64), the kernel is
+called for each range, which becomes its last two arguments. Without, it is called once by each thread, and takes units of its work by
+atomic counters, so that it keeps what it has packed from one unit to the next.
 
 No other module but `machine` knows how Numba passes arguments (its CPU calling convention, checked by
 `tests/codegen/cpu/native/test_table.py`):
@@ -20,7 +21,6 @@ No other module but `machine` knows how Numba passes arguments (its CPU calling 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
@@ -93,7 +93,9 @@ def head(
 
     Args:
         function: a compiled kernel, or the loop `assist` (see `COPY`).
-        arguments: their words. threads: that may share it, `count` ranges at the address `ranges`; or, where that is 0, `count` units.
+        arguments: how many words its arguments have.
+        threads: how many may share it.
+        count, ranges: the number of ranges, and their address; or the number of units, and 0.
         counted: the word of the record with the address of the units' counters.
     """
     return [HEAD + arguments, trampoline(arguments), address_of(function), threads, count, ranges, counted]
@@ -138,20 +140,12 @@ def binding(arrays: Sequence[Array | None], patches: Sequence[tuple[int, int, in
 
 # --- trampolines -----------------------------------------------------------------------------------------------------
 
-_lock = threading.Lock()
-_trampolines: dict[int, tuple[int, Any]] = {}  # address, and the engine: what it has compiled lives as long as it does
+_engines: list[Any] = []  # what they have compiled lives as long as they do
 
 
+@cache
 def trampoline(arguments: int) -> int:
-    """The address of the trampoline for that many arguments."""
-    found = _trampolines.get(arguments)
-    if found is None:
-        with _lock:
-            found = _trampolines.get(arguments) or _trampolines.setdefault(arguments, _compiled(arguments))
-    return found[0]
-
-
-def _compiled(arguments: int) -> tuple[int, Any]:
+    """The address of the trampoline for that many words of arguments."""
     import llvmlite.binding as llvm  # loads LLVM
 
     loads = [f"%p{i} = getelementptr i64, ptr %words, i64 {i}\n%a{i} = load i64, ptr %p{i}" for i in range(arguments)]
@@ -169,4 +163,6 @@ def _compiled(arguments: int) -> tuple[int, Any]:
     machine = llvm.Target.from_default_triple().create_target_machine(opt=2)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(text), machine)
     engine.finalize_object()
-    return engine.get_function_address("trampoline"), engine
+    _engines.append(engine)
+    address: int = engine.get_function_address("trampoline")
+    return address

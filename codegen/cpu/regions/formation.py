@@ -114,19 +114,21 @@ class _Window:
     constants: Mapping[int, Any]
     lone: bool
     out: list[Instruction] = field(default_factory=list)
-    steps: list[Call | Send] = field(default_factory=list)  # all, in the order in which they stood
+    steps: list[Call | Send] = field(default_factory=list)  # all, in their original order
     before: list[Call] = field(default_factory=list)
     kernels: list[Call] = field(default_factory=list)
     behind: list[Call | Send] = field(default_factory=list)
     updates: list[Call] = field(default_factory=list)
-    made: set[int] = field(default_factory=set)  # by kernels
-    later: set[int] = field(default_factory=set)  # made after them
-    updated: set[int] = field(default_factory=set)  # made by updates
-    alone: dict[Call, FusedKernel | None] = field(default_factory=dict)  # kernels that calls get in a region
-    known: set[int] = field(default_factory=set)  # by kernels, of shapes alone
-    sends: bool = False  # whether another task waits for a send after the kernels
-    work: float = 0.0  # of kernels that make the sent tensors, as far as sizes are known
-    put_off: float = 0.0  # of other kernels that delay the sends
+    made: set[int] = field(default_factory=set)  # slots that kernels write
+    later: set[int] = field(default_factory=set)  # slots that calls behind the kernels write
+    updated: set[int] = field(default_factory=set)  # slots that updates write
+    alone: dict[Call, FusedKernel | None] = field(
+        default_factory=dict
+    )  # kernels that calls of single nodes get in a region
+    known: set[int] = field(default_factory=set)  # slots whose values follow from shapes alone
+    sends: bool = False  # whether there is a send behind the kernels, for which another task may wait
+    work: float = 0.0  # of the kernels before the first send, as far as sizes are known
+    put_off: float = 0.0  # of the kernels after it, which delay it
 
     def takes(self, step: Instruction) -> bool:
         """Take an instruction into the window, if that is possible."""
@@ -180,7 +182,7 @@ class _Window:
         return self.alone[call] is not None
 
     def has_time_for(self, kernel: Call) -> bool:
-        """Whether a send that another task waits for may be delayed by one more kernel, which is short compared with the work before."""
+        """Whether one more kernel may run before the window's sends: it delays them little compared with the work before them."""
         work = 0.0
         if self.gets_kernel(kernel) or is_launching(kernel) and not _copies(kernel):
             work = _cost_of(kernel)
@@ -198,7 +200,7 @@ class _Window:
         return call.op in HANDLES or call.op in _SMALL or looks and not self.updates
 
     def close(self) -> _Window:
-        """Append the window to the emitted instructions; gives the next one, which is empty."""
+        """Append the window's instructions to `out`; returns an empty window, the next one."""
         launching = sum(is_launching(c) for c in self.kernels if not self.known.issuperset(c.outputs))
         if launching < FEWEST and len(self.updates) < FEWEST:
             self.out += self.steps
@@ -237,7 +239,7 @@ class _Window:
 
 
 def is_launching(call: Call) -> bool:
-    """Whether a call is a launch that a plan can have, as far as can be known without shapes."""
+    """Whether a call launches a kernel that plans can have, as far as can be known without shapes."""
     return isinstance(call.work, Work) and is_native(call.work)
 
 
@@ -258,7 +260,7 @@ def _cost_of(call: Call) -> float:
 
 
 def _dense_update(call: Call) -> tuple[LoopNest, int, int] | None:
-    """The update of a variable that a call is, if plans take it."""
+    """The update of a variable that a call is, as `dense_update` gives it; None: it is none that plans can have."""
     work = call.work
     return dense_update(work.nodes[0]) if isinstance(work, Work) and work.family == "updates" else None
 

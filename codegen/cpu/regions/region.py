@@ -161,8 +161,7 @@ def _sizes(tensor: Tensor | None) -> tuple[tuple[int, ...], np.dtype[Any]] | Non
 
 
 # --- how calls enter a plan ------------------------------------------------------------------------------------------
-# Kernels record themselves; the ops' own references compute views, and values that shapes determine, on placeholders or on the values
-# themselves.
+# Kernels record themselves. Views of placeholders, and values that follow from shapes, are computed by the ops' own references.
 
 
 SHAPE_OPS = frozenset(("Shape", "ShapeN", "Size", "Rank"))
@@ -172,7 +171,7 @@ OF_KNOWN = frozenset(
     ("AddV2", "BroadcastArgs", "BroadcastGradientArgs", "Cast", "ConcatV2", "ExpandDims", "FloorDiv", "FloorMod", "GatherV2", "Identity",
      "Maximum", "Minimum", "Mul", "Neg", "Pack", "Prod", "Range", "RealDiv", "Reshape", "Slice", "Squeeze", "StridedSlice", "Sub", "Sum")
 )  # fmt: skip
-"""Ops that are computed with the plan where the values of all inputs are known then, unless they have a kernel that computes."""
+"""Ops whose references compute them while the plan is made, if all inputs are known then and no kernel but a copy computes them."""
 
 VIEWS = {
     "BroadcastTo": 0, "ExpandDims": 0, "Identity": 0, "PreventGradient": 0, "Reshape": 0, "Slice": 0, "Split": 1, "SplitV": 0,
@@ -201,9 +200,9 @@ def _made(call: Call, arrays: Sequence[Any]) -> Sequence[Any]:
 
 
 def _small(values: Sequence[Any]) -> Sequence[Any]:
-    """Values that shapes tell, which are kept with the plan."""
+    """Values that follow from shapes, which are kept with the plan."""
     if any(x.nbytes > KNOWN for x in values):
-        raise NotPlannableError("what shapes tell is large")
+        raise NotPlannableError("a value that follows from shapes is large")
     return values
 
 
