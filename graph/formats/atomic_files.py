@@ -1,14 +1,14 @@
-"""Atomic file replacement: a file is there whole or not at all, whatever kills the process or the machine.
+"""Atomic file replacement: a file is complete or absent, even if the process or the machine is killed.
 
-A file is written under another name, flushed to the disk, renamed, and the rename flushed, too. A reader sees the old file or the
-new one. Each of these steps is a *point*: with `DOVETAIL_FAULTS=save:N` the process kills itself at the Nth, so tests try all
+A file is written under another name, flushed to the disk and renamed. The rename is flushed, too. A reader sees the old file or the
+new one. Each of these steps is a *point*. With `DOVETAIL_FAULTS=save:N` the process kills itself at the Nth point, so tests try all
 points.
 
-Names such as `s3://bucket/model` mean files of other systems, by fsspec (`path_of`). There a file appears whole when it is closed, so
-it is written under its own name; one whose writer is killed never does. What other tasks have just written is seen, since listings are
-not cached. There are no locks: one program at a time may save into a folder.
+Names such as `s3://bucket/model` are remote files, which fsspec opens (`path_of`). A remote file appears when it is closed, so it is
+written under its own name. If its writer is killed, it does not appear. Listings are not cached, so files of other tasks are seen at
+once. There are no locks, so only one program at a time may save into a remote folder.
 
-Where the file system is full, a ResourceExhaustedError names the file and how many bytes it needs.
+If the file system is full, a ResourceExhaustedError names the file and the number of bytes that it needs.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from ..core.fault_injection import faults
 logger = logging.getLogger(__name__)
 
 PARTIAL = r"\.[0-9a-f]+\.partial"
-"""What follows the name of a file that is being written, as a pattern."""
+"""A pattern for the suffix of a file that is being written."""
 
-_UNCACHED_BYTES = 16 << 20  # the smallest file that is written without the operating system's cache
-_BUFFER_BYTES = 1 << 18  # of it that are written at a time
+_UNCACHED_BYTES = 16 << 20  # size from which files are written without the operating system's cache
+_BUFFER_BYTES = 1 << 18  # bytes of such a file that are written at a time
 _points = itertools.count(1)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # what file systems without locks say
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # errors of file systems without locks
 
 
 def path_of(name: Any) -> Path:
-    """The path of a name; of one such as `s3://bucket/file`, a path that fsspec opens (a `UPath`, which has the methods of `Path`).
+    """The path of a name. For a remote name such as `s3://bucket/file`, it is a `UPath`, which has the methods of `Path`.
 
     Raises:
         UnimplementedError: the package `universal_pathlib` is not installed.
@@ -50,14 +50,14 @@ def path_of(name: Any) -> Path:
     if not is_remote(name):
         return Path(name)
     try:
-        from upath import UPath  # fsspec: loaded for remote files only
+        from upath import UPath  # imported for remote files only
     except ImportError:
         raise UnimplementedError.of(f"{name} is in a remote file system: pip install 'dovetail[remote]'") from None
     return cast(Path, UPath(name, use_listings_cache=False))
 
 
 def is_remote(name: Any) -> bool:
-    """Whether a name means a file of another system, such as `memory://x`."""
+    """Whether a name is that of a remote file, such as `memory://x`."""
     return not isinstance(name, Path) and "://" in str(name)
 
 
@@ -68,11 +68,16 @@ def point() -> None:
 
 
 def write_durably(path: Path, write: Callable[[Path], None], size: int | None = None) -> None:
-    """Make a file: `write` is given the name under which it is to be written first; `size`: how many bytes it writes, if known.
+    """Write a file atomically, and flush it to the disk.
+
+    Args:
+        path: name of the file.
+        write: function that writes the content to the path that it gets.
+        size: number of bytes that it writes, if it is known.
 
     Raises:
-        ResourceExhaustedError: the disk is full, or a quota reached.
-        OSError: what else the file system says. Nothing is left then.
+        ResourceExhaustedError: the disk is full, or a quota is reached.
+        OSError: another error of the file system. The unfinished file is removed.
     """
     if is_remote(path):
         point()
@@ -91,7 +96,7 @@ def write_durably(path: Path, write: Callable[[Path], None], size: int | None = 
         partial.replace(path)
     except OSError as e:
         if e.errno not in _FULL:
-            with contextlib.suppress(OSError):  # its folder is not there, or no folder
+            with contextlib.suppress(OSError):  # its folder does not exist or is not a folder
                 partial.unlink()
             if e.filename == str(partial):
                 e.filename = str(path)
@@ -108,17 +113,17 @@ def write_durably(path: Path, write: Callable[[Path], None], size: int | None = 
 
 
 class Sink(Protocol):
-    """What takes the bytes of a file, in order."""
+    """An object that writes the bytes of a file in order."""
 
     def write(self, content: Any, /) -> object: ...
 
 
 @contextlib.contextmanager
 def open_sink(path: Path, size: int) -> Iterator[Sink]:
-    """Open a new file to write `size` bytes, without the operating system's cache if they are many.
+    """Open a new file to write `size` bytes. A large file bypasses the operating system's cache.
 
-    A write to the cache costs a copy, and its flush keeps a processor in the kernel for milliseconds at a time, which threads that run
-    beside it notice. Without the cache, the writing thread sleeps while the disk works. The room is reserved first.
+    A write to the cache costs a copy. Its flush keeps a processor in the kernel for milliseconds at a time, which delays other threads.
+    Without the cache, the writing thread sleeps while the disk works. The room on the disk is reserved first.
     """
     handle = None if is_remote(path) or size < _UNCACHED_BYTES else _open_uncached(path)
     if handle is None:
@@ -135,7 +140,7 @@ def open_sink(path: Path, size: int) -> Iterator[Sink]:
 
 
 def _open_uncached(path: Path) -> int | None:
-    """None: some file systems, and systems other than Linux, have no O_DIRECT."""
+    """Open a file with O_DIRECT. None if the file system or the operating system does not have it."""
     try:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_DIRECT, 0o666)
     except (OSError, AttributeError):
@@ -143,7 +148,7 @@ def _open_uncached(path: Path) -> int | None:
 
 
 def _reserve(handle: int, size: int) -> None:
-    """Reserve room on the disk, if the file system can. OSError: it has none."""
+    """Reserve room on the disk, if the file system can. OSError if the disk is full."""
     try:
         os.posix_fallocate(handle, 0, size)
     except OSError as e:
@@ -152,7 +157,7 @@ def _reserve(handle: int, size: int) -> None:
 
 
 class _Uncached:
-    """Collects bytes in a buffer of whole pages and writes it when it is full: O_DIRECT needs aligned memory, offsets and sizes."""
+    """Writes bytes by a buffer of whole pages, because O_DIRECT needs aligned memory, offsets and sizes."""
 
     def __init__(self, handle: int) -> None:
         self._handle, self._buffer, self._count = handle, memoryview(mmap.mmap(-1, _BUFFER_BYTES)), 0
@@ -168,7 +173,7 @@ class _Uncached:
                 self._flush()
 
     def finish(self) -> None:
-        """Write what is left, which may be no whole number of pages."""
+        """Write the rest, which may end within a page."""
         fcntl.fcntl(self._handle, fcntl.F_SETFL, fcntl.fcntl(self._handle, fcntl.F_GETFL) & ~os.O_DIRECT)
         self._flush()
 
@@ -189,7 +194,7 @@ def _full(path: Path, error: OSError, written: int, size: int | None) -> str:
 
 
 def write_bytes_durably(path: Path, content: bytes) -> None:
-    """Make a file of these bytes. Errors as for `write_durably`."""
+    """Write a file of these bytes. Errors are as for `write_durably`."""
 
     def write(partial: Path) -> None:
         partial.write_bytes(content)
@@ -199,9 +204,9 @@ def write_bytes_durably(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file: one thread of one process at a time does. The file is removed afterwards.
+    """Hold a lock file, which only one thread of one process can do at a time. The file is removed afterwards.
 
-    A process that is killed gives it up. Where a file system has no locks, none is held.
+    The lock is released if the process is killed. On a file system without locks, this has no effect.
     """
     if is_remote(path):
         yield
@@ -212,7 +217,7 @@ def locked(path: Path) -> Iterator[None]:
     finally:
         path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_UN)  # (a forked child may still have the file open)
+            fcntl.flock(handle, fcntl.LOCK_UN)  # because a forked child may still have the file open
         os.close(handle)
 
 
@@ -237,11 +242,11 @@ def _take(path: Path) -> int:
         except BaseException:
             os.close(handle)
             raise
-        os.close(handle)  # its holder has removed it: take the next one
+        os.close(handle)  # its holder has removed the file: try again
 
 
 def remove(path: Path) -> None:
-    """Remove a file, if it is there."""
+    """Remove a file, if it exists."""
     point()
     path.unlink(missing_ok=True)
 

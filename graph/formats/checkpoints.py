@@ -1,23 +1,23 @@
-"""Checkpoints on disk: shards of tensors, and a manifest that says which shards make one.
+"""Checkpoints on disk: shards of tensors, and a manifest that lists them.
 
 A checkpoint `model.ckpt-10` is
 
-    model.ckpt-10.index                                        the manifest: JSON
+    model.ckpt-10.index                                        the manifest, in JSON
     model.ckpt-10.data-00000-of-00002.3f9ac21b.safetensors     one shard per task that saved variables
 
-Each task writes its own shard, under a name that no other save uses. When all shards are on the disk, the manifest is put in
-place by one rename: with it the checkpoint is there, without it it is not, and a checkpoint of the same name that was there
-before stays whole until then. Removing goes the other way: the manifest first.
+Each task writes its own shard, under a unique name. When all shards are on the disk, one rename puts the manifest in place. The
+checkpoint exists if and only if its manifest exists. An older checkpoint of the same name stays complete until then. A checkpoint is
+removed in the opposite order, the manifest first.
 
-Two locks of the folder hold off other threads and processes. A save holds one from the first shard to the last removal
-(`save_turn`), so saves take turns. A manifest is put in place, and shards are removed, under the other: so no shard that a manifest
-names is ever removed, also not by a save whose client was killed and whose step still runs.
+The folder has two locks, for threads and processes. A save holds one from the first shard to the last removal (`save_turn`), so saves
+take turns. The other is held to put a manifest in place and to remove shards. So a shard that a manifest names is never removed, even
+by a save whose client was killed and whose step still runs.
 
-The manifest tells for each tensor its type, shape and slices. A variable in parts is one tensor of several slices, so it can be
-restored into any other number of parts: a reader asks for a region, and gets it put together from the slices that overlap it.
-Each slice has a checksum, which is compared whenever the slice is read.
+The manifest has the type, the shape and the slices of each tensor. A partitioned variable is one tensor of several slices. It can be
+restored with any other partitions, because a reader requests a region, which is assembled from the slices that overlap it. Each slice
+has a checksum, which is compared when the slice is read.
 
-safetensors has no texts and no bfloat16; they are stored as the bytes that they are made of, and the manifest says what they are.
+safetensors does not have strings and bfloat16. They are stored as bytes, and the manifest has their type.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ from .sstable import TableError
 from .tensor_bundle import is_bundle, read_bundle, read_piece
 
 FORMAT = "dovetail checkpoint 1"
-_CHUNK_BYTES = 1 << 16  # that are checked and written at a time
-_REST = 3.0  # how many times as long as it worked a save rests after a chunk while steps run
-_BESIDE_S = 1.0  # how long a save goes on resting after a step began beside it
-# What safetensors.numpy can read, and what its files call it; other types are stored as bytes.
+_CHUNK_BYTES = 1 << 16  # bytes that are checked and written at a time
+_REST = 3.0  # rest after a chunk while steps run, as a multiple of the time that the chunk took
+_BESIDE_S = 1.0  # seconds after the start of a step in which a save rests
+# Types that safetensors.numpy can read -> their names in its files. Other types are stored as bytes.
 _PLAIN = {
     "float16": "F16", "float32": "F32", "float64": "F64", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64",
     "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64", "bool": "BOOL",
@@ -70,7 +70,7 @@ _PLAIN = {
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A box in a tensor: where it begins and how long it is, for each axis, and the shape of the whole."""
+    """A slice of a tensor: the shape of the tensor, and the offset and size of the slice for each axis."""
 
     full: tuple[int, ...]
     offset: tuple[int, ...]
@@ -78,15 +78,15 @@ class Region:
 
     @classmethod
     def whole(cls, shape: Sequence[int]) -> Region:
-        """All of a tensor."""
+        """The slice of a whole tensor."""
         return cls(tuple(shape), (0,) * len(shape), tuple(shape))
 
     @classmethod
     def parse(cls, spec: str, shape: Sequence[int]) -> Region:
-        """From text like `10 4 0,4:0,4`; '' is all of a tensor of that shape.
+        """Parse text such as `10 4 0,4:0,4`. '' is the whole of a tensor of shape `shape`.
 
         Raises:
-            ValueError: it is malformed, or lies outside the whole.
+            ValueError: the text is malformed, or the slice is out of range.
         """
         if not spec:
             return cls.whole(shape)
@@ -100,7 +100,7 @@ class Region:
         return region
 
     def overlap(self, other: Region) -> tuple[tuple[slice, ...], tuple[slice, ...]] | None:
-        """Where both meet: as indices into this one and into the other; None when they do not."""
+        """The intersection, as indices into this slice and into the other. None if it is empty."""
         mine, theirs = [], []
         for o, n, p, m in zip(self.offset, self.shape, other.offset, other.shape, strict=True):
             start, end = max(o, p), min(o + n, p + m)
@@ -115,7 +115,7 @@ class Region:
 
 
 class InChunks(Protocol):
-    """A value that is given chunk by chunk: `chunks` gives its rows in order, once."""
+    """A value that is read in chunks. `chunks` yields its rows in order, once."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -126,7 +126,7 @@ class InChunks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A value as a safetensors file holds it: what the header says of it, and its content."""
+    """A value in a safetensors file: its entry in the header, and its content."""
 
     kind: str
     shape: tuple[int, ...]
@@ -142,16 +142,17 @@ def write_shard(
     tensors: Iterable[tuple[str, str, DType, Array | InChunks]],
     steps: Callable[[], int] = int,
 ) -> dict[str, Any]:
-    """Write one task's tensors, durably. Values are read while the file is written.
+    """Write a shard with the tensors of a task, and flush it to the disk. Values are read while the file is written.
 
     Args:
         prefix: name of the checkpoint.
-        number, count: which shard it is, of how many.
-        tensors: (name, slice, type, value).
-        steps: how many steps have begun in this task. While they grow in number, the save takes a quarter of a processor at most.
+        number: number of the shard.
+        count: number of shards of the checkpoint.
+        tensors: (name, slice, type, value) for each tensor.
+        steps: returns the number of steps that the task has started. While it grows, the save uses at most a quarter of a processor.
 
     Returns:
-        what the manifest will say of it.
+        The shard's entry in the manifest.
     """
     path = path_of(f"{prefix}.data-{number:05}-of-{count:05}.{secrets.token_hex(4)}.safetensors")
     stored: dict[str, _Stored] = {}
@@ -184,7 +185,7 @@ def write_shard(
                     pace.rest()
                 checksums[key] = crc
             if is_remote(path):
-                point()  # within the upload
+                point()  # during the upload
 
     write_durably(path, write, size)
     for entry in entries:
@@ -193,10 +194,10 @@ def write_shard(
 
 
 class _Pace:
-    """Lets steps have the processors: the thread of a save rests after each chunk.
+    """Leaves the processors to steps: the thread of a save rests after each chunk.
 
-    Else a step that wakes up waits for a time slice of the operating system, several milliseconds, where the saves of a machine's tasks
-    keep all processors busy.
+    Otherwise the saves of a machine's tasks may use all processors. A step that wakes up would then wait several milliseconds for a time
+    slice.
     """
 
     def __init__(self, steps: Callable[[], int]) -> None:
@@ -205,7 +206,7 @@ class _Pace:
         self._worked = time.thread_time()
 
     def rest(self) -> None:
-        """After a chunk: sleep if steps run beside the save."""
+        """Sleep after a chunk if steps run during the save."""
         now = time.monotonic()
         if (seen := self._steps()) != self._seen:
             self._seen, self._until = seen, now + _BESIDE_S
@@ -236,7 +237,7 @@ def _chunks(data: Array) -> Iterator[Array]:
 
 
 def _layout(stored: Mapping[str, _Stored]) -> tuple[bytes, list[str]]:
-    """What a safetensors file begins with, and the keys of the values that follow: the widest types first, so that all are aligned."""
+    """The header of a safetensors file, and the keys of its values in order. The widest types are first, so that all are aligned."""
     ordered = sorted(stored, key=lambda key: -stored[key].itemsize)
     header, at = {}, 0
     for key in ordered:
@@ -249,7 +250,7 @@ def _layout(stored: Mapping[str, _Stored]) -> tuple[bytes, list[str]]:
 
 
 def save_turn(prefix: str) -> AbstractContextManager[None]:
-    """Saves into one folder take turns: hold this during one."""
+    """A lock to hold during a save, so that saves into one folder take turns."""
     return locked(path_of(prefix).parent / ".saves.lock")
 
 
@@ -258,11 +259,15 @@ def _manifests(prefix: str) -> AbstractContextManager[None]:
 
 
 def write_manifest(prefix: str, shards: Sequence[Mapping[str, Any]]) -> None:
-    """Make a checkpoint of shards that are on the disk, in the place of one of that name.
+    """Make a checkpoint of shards that are on the disk. It replaces a checkpoint of the same name.
+
+    Args:
+        prefix: name of the checkpoint.
+        shards: the results of `write_shard`.
 
     Raises:
-        InvalidArgumentError: slices of one tensor contradict each other.
-        FailedPreconditionError: a shard is not there: the tasks do not share the folder, or two saves have one name.
+        InvalidArgumentError: slices of a tensor have different types or full shapes.
+        FailedPreconditionError: a shard is missing, because the tasks do not share the folder or two saves have the same name.
     """
     tensors: dict[str, Any] = {}
     for number, shard in enumerate(shards):
@@ -293,7 +298,7 @@ def _index(prefix: str) -> Path:
 
 
 def _remove_shards(prefix: str, keep: Iterable[str] = ()) -> None:
-    """Remove shards of that name, those of saves that were killed among them."""
+    """Remove the shards of a checkpoint except `keep`, also those of killed saves."""
     base = path_of(prefix)
     kept = set(keep)
     for path in list(base.parent.iterdir()):
@@ -309,9 +314,9 @@ def remove_checkpoint_files(prefix: str) -> None:
 
 
 def remove_leftovers(base: str) -> None:
-    """Remove what saves of checkpoints `base` and `base-<step>` left that failed or were killed; during a turn (`save_turn`).
+    """Remove the files of failed or killed saves of checkpoints `base` and `base-<step>`. The caller holds `save_turn`.
 
-    Those are files that were not written to their end, and shards of checkpoints without a manifest.
+    These are incomplete files, and shards of checkpoints without a manifest.
     """
     folder, name = path_of(base).parent, re.escape(path_of(base).name)
     shard = re.compile(rf"({name}(?:-\d+)?)\.data-.*\.safetensors({PARTIAL})?")
@@ -324,7 +329,7 @@ def remove_leftovers(base: str) -> None:
 
 
 def checkpoint_exists(prefix: str) -> bool:
-    """Whether there is a checkpoint of that name."""
+    """Whether there is a checkpoint of this name."""
     return _index(prefix).is_file()
 
 
@@ -332,11 +337,14 @@ def checkpoint_exists(prefix: str) -> bool:
 
 
 class CheckpointReader:
-    """Reads a checkpoint, of Dovetail's or of TensorFlow's (`tensor_bundle`).
+    """Reads a checkpoint in Dovetail's or TensorFlow's format (`tensor_bundle`).
+
+    Args:
+        prefix: name of the checkpoint.
 
     Raises:
-        NotFoundError: there is none of that name.
-        DataLossError: its manifest is damaged.
+        NotFoundError: there is no checkpoint of this name.
+        DataLossError: the manifest is damaged.
 
     >>> reader = CheckpointReader("/tmp/model.ckpt-10")
     >>> reader.get_variable_to_shape_map()
@@ -362,7 +370,7 @@ class CheckpointReader:
         self._opened: dict[int, tuple[Path, Any]] = {}
 
     def _check(self) -> None:
-        """Raise a ValueError, or what a wrong type leads to, if anything that `region` uses is not as it must be."""
+        """Check all fields that `region` uses. Raises ValueError, or the error of an operation on a wrong type."""
         for shard in self._shards:
             if Path(shard["file"]).name != shard["file"] or "\0" in shard["file"] or type(shard["bytes"]) is not int:
                 raise ValueError(f"{shard['file']!r} is no shard beside it")
@@ -381,7 +389,7 @@ class CheckpointReader:
                     raise ValueError(f"a slice of '{name}' has no key or no checksum")
 
     def _foreign(self, index: bytes) -> dict[str, Any]:
-        """What a checkpoint of TensorFlow's has for a manifest."""
+        """The manifest of a checkpoint of TensorFlow."""
         files, tensors = read_bundle(self._prefix, index)
         folder = path_of(self._prefix).parent
         shards = [{"file": f, "bytes": (folder / f).stat().st_size if (folder / f).exists() else -1} for f in files]
@@ -396,20 +404,24 @@ class CheckpointReader:
         return dict(self._dtypes)
 
     def has_tensor(self, name: str) -> bool:
-        """Whether it holds a tensor of that name."""
+        """Whether the checkpoint has a tensor of this name."""
         return name in self._tensors
 
     def get_tensor(self, name: str) -> Array:
-        """A tensor. Errors as for `region`."""
+        """Read a tensor. Errors are as for `region`."""
         return self.region(name)
 
     def region(self, name: str, spec: str = "") -> Array:
-        """A slice of a tensor, such as `10 4 0,4:0,4`; '' for all of it.
+        """Read a slice of a tensor.
+
+        Args:
+            name: name of the tensor.
+            spec: the slice, such as `10 4 0,4:0,4`. '' means the whole tensor.
 
         Raises:
-            NotFoundError: no such tensor.
-            InvalidArgumentError: the slice is none of it.
-            DataLossError: a shard is missing or damaged; the text names the file and the tensor.
+            NotFoundError: there is no tensor of this name.
+            InvalidArgumentError: the slice is malformed, or does not fit the tensor.
+            DataLossError: a shard is missing or damaged. The message names the file and the tensor.
         """
         found = self._tensors.get(name)
         if found is None:
@@ -463,7 +475,7 @@ class CheckpointReader:
         return found
 
     def _open(self, number: int, foreign: bool) -> tuple[Path, Any]:
-        """A shard's path, and the file; it is opened once, because its header tells of all its tensors."""
+        """A shard's path and file. The file is opened once, because its header lists all its tensors."""
         from safetensors import SafetensorError, safe_open
 
         shard = self._shards[number]
@@ -479,7 +491,7 @@ class CheckpointReader:
         return found
 
     def debug_string(self) -> bytes:
-        """One line per tensor: name, type, shape, as TensorFlow gives it."""
+        """A line per tensor with name, type and shape, in TensorFlow's form."""
         lines = [
             f"{name} (DT_{ENUM_NAMES.get(kind := self._dtypes[name].name, kind.upper())}) [{','.join(map(str, t['shape']))}]"
             for name, t in sorted(self._tensors.items())
@@ -491,7 +503,7 @@ class CheckpointReader:
 
 
 class _Loaded:
-    """A shard of another file system, read as a whole, with the method of an opened safetensors file."""
+    """A remote shard, read as a whole, with the interface of an opened safetensors file."""
 
     def __init__(self, path: Path) -> None:
         from safetensors.numpy import load
@@ -503,7 +515,7 @@ class _Loaded:
 
 
 def _to_plain(value: Array, dtype: DType) -> Array:
-    """A value as safetensors can hold it."""
+    """A value in a type that safetensors has. Bytes for other types."""
     if dtype.np == np.dtype(object):
         return np.frombuffer(msgpack.packb([bytes(v) for v in value.ravel()]), np.uint8)
     value = np.ascontiguousarray(value).reshape(value.shape)
@@ -521,9 +533,9 @@ def _from_plain(data: Array, dtype: DType, shape: Sequence[int]) -> Array:
 
 
 def _count(dims: Sequence[int]) -> int:
-    """How many elements a box of these sizes has. ValueError: they are no sizes."""
+    """The number of elements of a shape. ValueError if it is not a shape."""
     if not all(type(n) is int and n >= 0 for n in dims):
-        raise ValueError(f"{dims!r} are no sizes")
+        raise ValueError(f"{dims!r} is not a shape")
     return math.prod(dims)
 
 

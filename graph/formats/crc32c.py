@@ -6,23 +6,23 @@ import struct
 
 import google_crc32c
 
-MASK = 0xA282EAD8  # TensorFlow rotates a checksum and adds this: the checksum of bytes that hold their own checksum says little
+MASK = 0xA282EAD8  # added to a rotated checksum, because a plain checksum of data with checksums is weak
 
 
 def crc32c(data: bytes | bytearray | memoryview) -> int:
-    """The checksum of bytes.
+    """The CRC-32C of bytes.
 
     >>> hex(crc32c(b"123456789"))
     '0xe3069283'
     """
-    return int(google_crc32c.value(bytes(data)))  # the library takes nothing but `bytes`, which this does not copy
+    return int(google_crc32c.value(bytes(data)))  # the library takes only `bytes`, which are not copied
 
 
 def mask(crc: int) -> int:
-    """A checksum as TensorFlow's files have it: rotated by 15 bits, plus `MASK`."""
+    """The masked checksum of TensorFlow's files: rotated by 15 bits, plus `MASK`."""
     return ((crc >> 15 | crc << 17) + MASK) & 0xFFFFFFFF
 
 
 def masked(data: bytes | bytearray | memoryview) -> bytes:
-    """The checksum of bytes as TensorFlow's files have it: four bytes, little-endian."""
+    """The masked checksum of bytes, as four bytes in little-endian order."""
     return struct.pack("<I", mask(crc32c(data)))

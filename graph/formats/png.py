@@ -1,4 +1,4 @@
-"""PNG files, written without a library."""
+"""A writer of PNG files."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 from ..core.dtypes import Array
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-"""What every file begins with."""
+"""The first bytes of every PNG file."""
 
 
 COLOURS = {1: 0, 2: 4, 3: 2, 4: 6}
-"""The type of colour, by channels: grey, grey and alpha, RGB, RGBA."""
+"""Number of channels -> PNG's colour type: grey, grey with alpha, RGB, RGBA."""
 
 
 def png_of(image: Array, level: int = -1) -> bytes:
-    """A picture as a file.
+    """Encode an image as a PNG file.
 
     Args:
-        image: uint8 or uint16, `[height, width, channels]` with 1 (grey), 2 (with alpha), 3 (RGB) or 4 (RGBA) channels.
-        level: from 0, the quickest, to 9, the smallest; -1: between.
+        image: uint8 or uint16 of shape `[height, width, channels]`. 1 (grey), 2 (grey and alpha), 3 (RGB) or 4 (RGBA) channels.
+        level: compression level of zlib, from 0 (fast) to 9 (small). -1 is zlib's default.
     """
     height, width, channels = image.shape
     size = image.dtype.itemsize
@@ -31,7 +31,7 @@ def png_of(image: Array, level: int = -1) -> bytes:
     left[:, channels * size :] = rows[:, : -channels * size]
     above[1:] = rows[:-1]
     ways = np.stack([rows, rows - left, rows - above])
-    # libpng's guess: the smallest numbers compress best
+    # libpng's heuristic: the filter with the smallest sum of absolute values compresses best.
     best = np.abs(ways.view(np.int8).astype(np.int32)).sum(2).argmin(0)
     stored = np.concatenate([best.astype(np.uint8)[:, None], ways[best, np.arange(height)]], 1)
 

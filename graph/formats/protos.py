@@ -1,9 +1,8 @@
-"""TensorFlow's protocol buffers: classes that the package `protobuf` makes at first use.
+"""TensorFlow's protocol buffers. The package `protobuf` makes their classes at first use.
 
 `GRAPHS` has the messages of graphs, saved models and checkpoints, `EXAMPLES` those of record files with training data. A field is a
-line such as `repeated NodeDef node = 1`, as in a `.proto` file; `map<K>` has strings as keys. Fields that nothing here reads or
-writes are left
-out: they survive reading and writing as unknown fields.
+line such as `repeated NodeDef node = 1`, as in a `.proto` file. The keys of a `map` are strings. Fields that Dovetail does not use are
+omitted. They are preserved as unknown fields.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from ..core.errors import UnimplementedError
 from ..core.hooks import hooks
 
 ENUM_NAMES = {"bool": "BOOL", "float16": "HALF", "float32": "FLOAT", "float64": "DOUBLE"}
-"""Element types that TensorFlow's enum calls by other names than their own."""
+"""Element type -> its name in TensorFlow's enum, if that differs."""
 ENUMS: dict[str, dict[str, int]] = {
     "DataType": {"DT_INVALID": 0}
     | {
@@ -124,7 +123,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 }
 
 
-PACKAGE = "tensorflow"  # part of the wire format only in text forms and `Any`; files written elsewhere say so, too
+PACKAGE = "tensorflow"  # text forms and `Any` contain it
 MESSAGES = EXAMPLES | GRAPHS
 _FIELD = re.compile(r"(repeated |map |oneof )?([\w.]+) (\w+) = (\d+)")
 _PLAIN = ("bytes", "string", "float", "double", "bool", "int32", "int64", "uint32", "uint64", "fixed32")
@@ -132,7 +131,7 @@ _PLAIN = ("bytes", "string", "float", "double", "bool", "int32", "int64", "uint3
 
 @functools.cache
 def message(name: str) -> Any:
-    """The class of a message, such as `GraphDef`; a nested one is `AttrValue.ListValue`.
+    """The class of a message, such as `GraphDef` or the nested `AttrValue.ListValue`.
 
     Raises:
         UnimplementedError: the package `protobuf` is not installed.
@@ -148,7 +147,7 @@ def message(name: str) -> Any:
 
 @functools.cache
 def _pool(descriptor_pool: Any) -> Any:
-    """A pool of its own: the process may have loaded TensorFlow's classes of the same names."""
+    """A separate pool, because the process may have loaded TensorFlow's classes of the same names."""
     from google.protobuf import any_pb2, descriptor_pb2
 
     file = descriptor_pb2.FileDescriptorProto(name="dovetail/messages.proto", package=PACKAGE, syntax="proto3")
@@ -172,7 +171,7 @@ def _pool(descriptor_pool: Any) -> Any:
 def _add_field(described: Any, name: str, line: str) -> None:
     found = _FIELD.fullmatch(line)
     if found is None:
-        raise ValueError(f"{name}: {line!r} is no field")
+        raise ValueError(f"{name}: {line!r} is not a field")
     label, kind, title, number = found.groups()
     field = described.field.add(name=title, number=int(number))
     field.label = field.LABEL_REPEATED if label in ("repeated ", "map ") else field.LABEL_OPTIONAL

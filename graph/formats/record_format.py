@@ -1,18 +1,19 @@
-"""The records of a serialized graph, for messages and files: `graph/io/serialization.py` writes and reads them.
+"""The records of a serialized graph, for messages and files. `graph/io/serialization.py` writes and reads them.
 
-A graph is a stream of small msgpack arrays, the records. It is written and read piece by piece, whatever the size of the graph.
+A graph is a stream of small msgpack arrays, the records. It is written and read record by record.
 
-    ["dovetail-graph", version, nodes before, seed]   first
-    ["s", text]                                       a text that later records name by its number (0, 1, ...)
-    ["b", outer or -1, spec, description, file, line] a device block, numbered likewise; told, never applied
-    ["c", bytes]                                      a piece of a large constant, which the next node takes
+    ["dovetail-graph", version, nodes before, seed]   the first record
+    ["s", string]                                     a string, to which later records refer by its number (0, 1, ...)
+    ["b", outer or -1, spec, description, file, line] a device block, numbered likewise, for explanations only
+    ["c", bytes]                                      a piece of a large constant of the next node
     ["n", name, op, inputs, control inputs, attrs, device, colocation, container, file, line, shapes, block]
-    ["l", node, node]                                 a loop's Merge, and the NextIteration that leads back
-    ["end", number of nodes]                          last, so that a truncated stream is noticed
+    ["l", node, node]                                 a loop's Merge and its NextIteration, a back edge
+    ["p", node, device]                               the device that a placement search has chosen for the node
+    ["end", number of nodes]                          the last record, which detects a truncated stream
 
-`inputs` is flat: node number and output number in turn. A loop's Merge comes before its NextIteration and has its first input twice
-there. A node's device is what was requested when it was made; loading does not apply device blocks again. Element types and arrays
-are msgpack extension types, arrays as raw elements.
+`inputs` is flat: each input is a node number and an output number. A loop's Merge comes before its NextIteration, so both of its inputs
+are the first input. A node's device is the one that was requested when it was made. Loading does not apply device blocks again. Element
+types and arrays are msgpack extension types. Arrays are stored as raw elements.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ from ..core.shape import VALUE_RANK
 
 FORMAT = "dovetail-graph"
 VERSION = 1
-CHUNK = 64 << 20  # bytes of a constant in one record; msgpack's own limit is 4 GiB
-MAX_RECORD = 4 * CHUNK  # bytes of any record
+CHUNK = 64 << 20  # maximum bytes of a constant in one record; msgpack's limit is 4 GiB
+MAX_RECORD = 4 * CHUNK  # maximum bytes of a record
 
 _DTYPE, _ARRAY, _CHUNKED = 1, 2, 3  # msgpack extension types
 
 
 class MalformedError(Exception):
-    """What is wrong with a record. The reader of the stream adds its number."""
+    """A record is malformed. The reader of the stream adds the position to the message."""
 
 
 def extension(value: Any, out: list[bytes]) -> Any:
-    """What msgpack does not know: an element type, or an array, whose pieces go to `out` when it is large."""
+    """The msgpack extension of an element type or an array. Records with the pieces of a large array are appended to `out`."""
     if isinstance(value, DType):
         return msgpack.ExtType(_DTYPE, value.name.encode())
     if isinstance(value, np.ndarray):
@@ -62,7 +63,7 @@ def extension(value: Any, out: list[bytes]) -> Any:
 
 
 class Reader:
-    """The records of a stream. Pieces of a large constant are kept until the node that takes them comes."""
+    """An iterator over the records of a stream. It keeps pieces of a large constant for the next node."""
 
     def __init__(self, limit: int, file: Any = None) -> None:
         names = (
@@ -104,7 +105,7 @@ class Reader:
 
 
 def unpacked(data: bytes) -> Any:
-    """One value that was packed by itself, with element types and arrays. MalformedError, or msgpack's errors: it is malformed."""
+    """Unpack a single value, with element types and arrays. MalformedError, or an error of msgpack, if it is malformed."""
     return msgpack.unpackb(data, use_list=False, ext_hook=Reader(MAX_RECORD)._extension)
 
 

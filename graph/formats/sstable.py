@@ -1,10 +1,11 @@
-"""LevelDB's sorted tables (SSTables): the index of TensorFlow's checkpoints.
+"""LevelDB's sorted tables (SSTables), which are the index of TensorFlow's checkpoints.
 
-    blocks of entries, then a block that says where they are, then a footer of 48 bytes:
-        where the filters are (none here), where the index is, and a magic number
+    blocks of entries
+    the index: a block with the position of each block
+    a footer of 48 bytes: the position of the filters (there are none), the position of the index, and a magic number
 
-An entry shares the beginning of its key with the one before. Every 16th key is written in full, and the end of the block says where these
-are. A block is followed by its compression type (here: none) and its masked CRC-32C.
+A key omits the prefix that it shares with the key before it. Every 16th key is complete, and the end of the block has the positions of
+these keys. A block is followed by its compression type (no compression) and its masked CRC-32C.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from .crc32c import masked
 
 MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)
 _FOOTER = 48
-_BLOCK = 256 << 10  # bytes from which a block is closed: TensorFlow's
-_WHOLE = 16  # every so many entries a key is written out
+_BLOCK = 256 << 10  # bytes after which a block ends, as in TensorFlow
+_WHOLE = 16  # number of entries from one complete key to the next
 
 
 class TableError(ValueError):
-    """What is wrong with a table."""
+    """A table is damaged or not supported."""
 
 
 def is_table(data: bytes) -> bool:
-    """Whether a file's bytes end as a table does."""
+    """Whether the bytes of a file end with the magic number of a table."""
     return len(data) >= _FOOTER and data.endswith(MAGIC)
 
 
 def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The keys and values, in order. TableError: it is damaged."""
+    """The keys and values of a table in order. TableError if it is damaged."""
     if not is_table(data):
         raise TableError("it does not end as a table")
     try:
@@ -43,7 +44,7 @@ def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def write_table(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """A table of these keys and values; keys ascend."""
+    """A table of keys and values. The keys must be sorted."""
     out = bytearray()
     index: list[tuple[bytes, bytes]] = []
     pending: list[tuple[bytes, bytes]] = []
@@ -67,7 +68,7 @@ def write_table(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def varint(number: int) -> bytes:
-    """A number in as many bytes as it needs, seven bits in each."""
+    """A number in LevelDB's variable-length format, with seven bits per byte."""
     out = bytearray()
     while number >= 0x80:
         out.append(number & 0x7F | 0x80)
@@ -77,7 +78,7 @@ def varint(number: int) -> bytes:
 
 
 def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """The number that begins there, and where the next thing does. IndexError: there is none."""
+    """The number at a position, and the position after it. IndexError if the data end."""
     number = shift = 0
     while True:
         byte = data[at]
@@ -91,7 +92,7 @@ def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def _handle(data: bytes, at: int) -> tuple[tuple[int, int], int]:
-    """Where a block is and how long, and what follows."""
+    """The offset and size of a block, and the position after them."""
     offset, at = read_varint(data, at)
     size, at = read_varint(data, at)
     return (offset, size), at
@@ -126,7 +127,7 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _append(out: bytearray, entries: list[tuple[bytes, bytes]]) -> bytes:
-    """Add a block; where it is."""
+    """Append a block. Returns its offset and size in bytes of the format."""
     block, whole, last = bytearray(), [], b""
     for i, (key, value) in enumerate(entries):
         shared = 0

@@ -1,11 +1,11 @@
 """TensorFlow's checkpoints in format V2, the "tensor bundle": an index and files of bytes.
 
-`model.ckpt-10.index`, the index, is a sorted table. Its keys are names. Its values say where a tensor's bytes are: file, offset,
+`model.ckpt-10.index`, the index, is a sorted table. Its keys are names. A value has the position of a tensor's bytes: file, offset,
 size and CRC-32C. The empty key has the number of files `model.ckpt-10.data-00000-of-00001`. A partitioned variable has an entry
-with its slices, and one for each slice, under a name made of both (`_slice_key`). Strings are written as their lengths, a checksum
-of these, and then their bytes.
+with its slices, and an entry for each slice, whose key has the name and the slice (`_slice_key`). Strings are stored as their lengths,
+a checksum of the lengths, and their bytes.
 
-`CheckpointReader` (`checkpoints.py`) reads both kinds of checkpoints; `write_bundle` writes one that TensorFlow reads.
+`CheckpointReader` (`checkpoints.py`) reads both kinds of checkpoints. `write_bundle` writes a checkpoint for TensorFlow.
 """
 
 from __future__ import annotations
@@ -27,12 +27,16 @@ from .sstable import TableError, is_table, read_table, read_varint, varint, writ
 
 
 def is_bundle(index: bytes) -> bool:
-    """Whether the bytes of an index file are such a checkpoint's."""
+    """Whether the bytes of an index file belong to a checkpoint of TensorFlow."""
     return is_table(index)
 
 
 def read_bundle(prefix: str, index: bytes) -> tuple[list[str], dict[str, dict[str, Any]]]:
-    """The files of a checkpoint, and its tensors by name, as `checkpoints` has them: type, shape, and slices.
+    """The files of a checkpoint, and its tensors by name in the form of `checkpoints`' manifest: type, shape, and slices.
+
+    Args:
+        prefix: name of the checkpoint.
+        index: the bytes of the index file.
 
     Raises:
         UnimplementedError: the package `protobuf` is not installed.
@@ -86,7 +90,7 @@ def _parsed(kind: str, data: bytes) -> Any:
 
 
 def _piece(entry: Any, offset: list[int], shape: list[int]) -> dict[str, Any]:
-    """A slice, as `checkpoints` has it, and where its bytes are."""
+    """A slice in the form of `checkpoints`' manifest, with the position of its bytes."""
     return {
         "offset": offset, "shape": shape, "shard": int(entry.shard_id), "at": int(entry.offset), "size": int(entry.size),
         "crc": int(entry.crc32c),
@@ -94,7 +98,7 @@ def _piece(entry: Any, offset: list[int], shape: list[int]) -> dict[str, Any]:
 
 
 def read_piece(path: Path, piece: Mapping[str, Any], dtype: DType) -> Array:
-    """A slice's values. ValueError: they are damaged. OSError: they cannot be read."""
+    """The values of a slice. ValueError if they are damaged. OSError if they cannot be read."""
     with path.open("rb") as file:
         file.seek(piece["at"])
         data = file.read(piece["size"])
@@ -108,7 +112,7 @@ def read_piece(path: Path, piece: Mapping[str, Any], dtype: DType) -> Array:
 
 
 def _texts(data: bytes, count: int, crc: int) -> Array:
-    """Texts: their lengths, the checksum of these (each in four bytes, or eight if it needs them), and the texts."""
+    """Parse strings: their lengths, the checksum of the lengths as integers of four or eight bytes, and the strings."""
     sizes, at = [], 0
     try:
         for _ in range(count):
@@ -129,15 +133,15 @@ def _texts(data: bytes, count: int, crc: int) -> Array:
 
 
 def write_bundle(prefix: str, tensors: Iterable[tuple[str, Array]]) -> None:
-    """Write a checkpoint that TensorFlow reads, in one file and its index, durably.
+    """Write a checkpoint for TensorFlow, with one data file, and flush it to the disk.
 
     Args:
         prefix: name of the checkpoint.
-        tensors: names and values; texts are bytes.
+        tensors: names and values. Strings are bytes.
 
     Raises:
         UnimplementedError: the package `protobuf` is not installed.
-        OSError: it cannot be written.
+        OSError: a file cannot be written.
     """
     path = path_of(f"{prefix}.data-00000-of-00001")
     entries: dict[bytes, bytes] = {}
@@ -161,7 +165,7 @@ def write_bundle(prefix: str, tensors: Iterable[tuple[str, Array]]) -> None:
 
 
 def _bytes_of(value: Array, dtype: DType) -> tuple[bytes, int]:
-    """A tensor as it is written, and the CRC of it."""
+    """The bytes of a tensor, and their CRC."""
     if dtype is not string:
         data = np.ascontiguousarray(value).tobytes()
         return data, crc32c(data)
@@ -173,7 +177,7 @@ def _bytes_of(value: Array, dtype: DType) -> tuple[bytes, int]:
 
 
 def _slice_key(name: bytes, extents: Iterable[tuple[int, int]]) -> bytes:
-    """The key of a slice: numbers and texts written so that their order as bytes is their own ("ordered code")."""
+    """The key of a slice: numbers and strings in TensorFlow's "ordered code", whose order as bytes is that of the values."""
     extents = list(extents)
     escaped = b"".join({0: b"\0\xff", 255: b"\xff\0"}.get(c, bytes([c])) for c in name)
     out = bytearray(_unsigned(0) + escaped + b"\0\1" + _unsigned(len(extents)))
@@ -188,12 +192,12 @@ def _unsigned(number: int) -> bytes:
 
 
 def _signed(number: int) -> bytes:
-    """As many bytes as are needed: the first bits tell how many there are, and are those of the sign."""
+    """A signed number in ordered code, with as few bytes as possible. The first bits have the sign and the number of bytes."""
     for size in range(1, 9):
         if -(1 << (7 * size - 1)) <= number < 1 << (7 * size - 1):
             break
     else:
         raise TableError(f"slices of {number} elements are not supported")
     bits = (number + (1 << 80)) & ((1 << (8 * size)) - 1)  # two's complement
-    mark = ((1 << size) - 1) << (7 * size)  # so many ones at the front
+    mark = ((1 << size) - 1) << (7 * size)  # `size` leading ones
     return (bits ^ mark).to_bytes(size, "big")

@@ -1,7 +1,7 @@
-r"""The lines of a text file as TensorFlow's vocabularies and `TextLineReader` have them.
+r"""The lines of a text file, as TensorFlow's vocabularies and `TextLineReader` define them.
 
-A line ends with `\n` only, and one `\r` before that end, or at the end of the file, belongs to the end. A last line is left out if nothing
-else is in it. `str.splitlines` also ends lines at a lone `\r`, `\v`, `\f` and other separators.
+A line ends with `\n` or `\r\n`. The last line may end with `\r` or nothing, and is omitted if it is empty. `str.splitlines` would also
+end lines at a single `\r`, `\v`, `\f` and other separators.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .atomic_files import path_of
 
 
 def lines_of(file: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of a file that is open for reading bytes, without their ends."""
+    """The lines of a file that is open for reading bytes, without their line ends."""
     for line in file:
         if text := line.removesuffix(b"\n").removesuffix(b"\r"):
             yield text

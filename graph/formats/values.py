@@ -1,11 +1,11 @@
-"""`TensorProto` and `AttrValue`: tensors and attributes in TensorFlow's messages, to and from the values that nodes have here.
+"""`TensorProto` and `AttrValue`: tensors and attributes in TensorFlow's messages, and their conversion to attributes of nodes.
 
-| TensorFlow's kind | here |
+| TensorFlow's kind | attribute of a node |
 | --- | --- |
 | `int`, `float`, `bool` | the same |
-| `string` | str; bytes where it is no text |
+| `string` | str, or bytes if it is not UTF-8 |
 | `type` | `DType` |
-| `shape` | a tuple of sizes, None for an unknown one; None for an unknown shape |
+| `shape` | a tuple of sizes, with None for an unknown size, or None for an unknown shape |
 | `tensor` | an array |
 | `list(...)` | a tuple |
 """
@@ -43,7 +43,7 @@ from .protos import message
 
 
 class MisfitError(ValueError):
-    """A node is not such as TensorFlow's signature says."""
+    """A node does not fit TensorFlow's signature of its op."""
 
 
 _LISTS = {
@@ -57,16 +57,18 @@ _LISTS = {
 
 
 def make_tensor_proto(values: Any, dtype: Any = None, shape: Any = None, verify_shape: bool = False) -> Any:
-    """A `TensorProto` of values.
+    """Make a `TensorProto`.
 
     Args:
-        values: an array, a number, text, or nested lists of them.
-        dtype: None: what NumPy makes of them, but float32 and int32 of Python's numbers.
-        shape: None: that of the values; the last value fills what they leave.
-        verify_shape: refuse another shape than theirs.
+        values: an array, a number, a string, or nested lists of them.
+        dtype: element type. If it is None, NumPy's type, but float32 and int32 for Python numbers.
+        shape: shape of the tensor. If it is None, that of the values. The last value is repeated to fill it.
+        verify_shape: whether the values must have exactly this shape.
 
     Raises:
-        UnimplementedError: the package `protobuf` is not installed. TypeError, ValueError: the values do not fit.
+        UnimplementedError: the package `protobuf` is not installed.
+        TypeError: the values do not fit the type.
+        ValueError: the values do not fit the shape.
 
     >>> make_ndarray(make_tensor_proto([[1, 2], [3, 4]]))
     array([[1, 2],
@@ -79,7 +81,7 @@ def make_tensor_proto(values: Any, dtype: Any = None, shape: Any = None, verify_
 
 
 def tensor_proto(array: Array) -> Any:
-    """A `TensorProto` of an array; texts are bytes or str."""
+    """The `TensorProto` of an array. Strings are bytes or str."""
     dtype = as_dtype(array.dtype)
     proto = message("TensorProto")(dtype=dtype.enum)
     set_dims(proto.tensor_shape, array.shape)
@@ -93,10 +95,10 @@ def tensor_proto(array: Array) -> Any:
 
 
 def make_ndarray(tensor: Any) -> Array:
-    """The array that a `TensorProto` holds; texts are bytes.
+    """The array in a `TensorProto`. Strings are bytes.
 
     Raises:
-        InvalidArgumentError: it is malformed.
+        InvalidArgumentError: the message is malformed.
     """
     dims = dims_of_proto(tensor.tensor_shape)
     if dims is None or None in dims:
@@ -127,7 +129,7 @@ def _array(tensor: Any, dtype: DType, count: int) -> Array:
         found = np.array(getattr(tensor, _LISTS.get(dtype, "int_val")), dtype.np)
     if not found.size and count:
         found = np.array([b""], object) if dtype is string else np.zeros(1, dtype.np)
-    return fill_shape(found, (count,))  # the last value stands for all that follow
+    return fill_shape(found, (count,))  # the last value is repeated
 
 
 _FIELDS = {
@@ -143,7 +145,7 @@ _FIELDS = {
 
 
 def write_attr(proto: Any, kind: str, value: Any) -> None:
-    """Set an `AttrValue`. MisfitError: the value is not of that kind."""
+    """Set an `AttrValue`. MisfitError if the value is not of this kind."""
     try:
         if kind.startswith("list("):
             inner = kind[5:-1]
@@ -167,7 +169,7 @@ def write_attr(proto: Any, kind: str, value: Any) -> None:
 
 
 def _plain(kind: str, value: Any) -> Any:
-    """A value as a message's field takes it."""
+    """A value in the type of a message's field."""
     if kind == "string":
         return value.encode() if isinstance(value, str) else bytes(value)
     if kind == "type":
@@ -179,7 +181,7 @@ def _plain(kind: str, value: Any) -> Any:
 
 
 def read_attr(proto: Any, kind: str) -> Any:
-    """The value of an `AttrValue`. MisfitError: it has none of that kind."""
+    """The value of an `AttrValue`. MisfitError if it is of another kind."""
     which = proto.WhichOneof("value")
     if kind.startswith("list("):
         if which != "list":
@@ -205,14 +207,14 @@ def _value(kind: str, value: Any) -> Any:
         case "tensor":
             return make_ndarray(value)
         case "float":
-            return float(str(np.float32(value)))  # 0.001, and not what is nearest to it in 32 bits
+            return float(str(np.float32(value)))  # 0.001, not the float32 nearest to it
         case "func":
             raise MisfitError("functions are not supported")
     return value
 
 
 def read_type(value: int) -> DType:
-    """The type of a number of `DataType`; that of a reference is its base's. MisfitError: there is none."""
+    """The element type of a number of `DataType`, or the base type of a reference type. MisfitError if it is unknown."""
     try:
         return as_dtype(int(value)).base
     except TypeError:
@@ -220,7 +222,7 @@ def read_type(value: int) -> DType:
 
 
 def default_of(kind: str, default: Any) -> Any:
-    """A default of a signature, as nodes have it."""
+    """The value of a signature's default, as an attribute of a node."""
     if kind == "type":
         return as_dtype(default)
     if kind.startswith("list("):

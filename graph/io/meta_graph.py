@@ -1,13 +1,13 @@
-"""Graphs with what Python knows of them: collections and variables. TensorFlow's MetaGraphDef.
+"""Graphs with their collections and variables, as in TensorFlow's MetaGraphDef.
 
-A file begins with one msgpack array `["dovetail-meta-graph", version, about]`; then the graph as `serialization` writes it. `about` is a
-map:
+A file begins with a msgpack array `["dovetail-meta-graph", version, about]`. The graph follows in the form of `serialization`. `about` is
+a map:
 
-    variables     what each variable is made of: names of nodes and tensors, and what the user said of it
+    variables     for each variable, the names of its nodes and tensors, and its properties
     collections   name -> values: ["n", node], ["t", tensor], ["v", number of the variable], or ["p", plain value]
-    saver         what a `train.Saver` was made with, or None
+    saver         the arguments of a `train.Saver`, or None
 
-What is read is not trusted: names are looked up in the graph that was read, and nothing is evaluated.
+Data that are read are not trusted. Names are looked up in the graph that was read, and nothing is evaluated.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ class MetaGraph:
     source: bytes | Path
 
     def open(self) -> BinaryIO:
-        """A file to read it from."""
+        """Open the source as a file."""
         return io.BytesIO(self.source) if isinstance(self.source, bytes) else self.source.open("rb")
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import brought.
+    """The result of an import.
 
     Attributes:
-        nodes: the nodes, which are in the graph now.
-        variables: in the order of the file.
-        saver: what a saver was made with, or None.
+        nodes: the nodes, which have been added to the graph.
+        variables: the variables, in the order of the file.
+        saver: the arguments of a saver, or None.
     """
 
     nodes: Sequence[Node]
@@ -79,10 +79,12 @@ def write_meta_graph(
     """Write a graph, its collections and its variables.
 
     Args:
-        collections: names of those that are written; None: all. Values that are no nodes, tensors, variables, numbers or texts are
-            left out, and the log says so. Of a variable with copies the first one is written.
+        graph: the graph.
+        file: a file that is open for writing bytes.
+        collections: names of the collections to write. None means all. Values other than nodes, tensors, variables, numbers and strings
+            are omitted and logged. Of a variable with copies, the first copy is written.
         saver: plain values for the importing program.
-        saved: variables to write although no collection has them.
+        saved: variables to write, in addition to those in collections.
     """
     variables: dict[Variable, int] = {}
     kept: dict[str, list[Any]] = {}
@@ -109,17 +111,18 @@ def read_meta_graph(
     clear_devices: bool = False,
     check: Callable[[Mapping[str, Any] | None, Sequence[Variable]], object] = lambda saver, variables: None,
 ) -> Imported:
-    """Append what `write_meta_graph` wrote to a graph, with its collections.
+    """Read a graph that `write_meta_graph` wrote, and add its nodes and collections to another graph.
 
     Args:
-        prefix: put before all names, such as `scope/`.
-        clear_devices: let the nodes ask for no device.
-        check: is called with what the file has for a saver and with the variables, and raises ValueError (or what comes of a wrong
-            type) if they do not fit. The nodes are not in the graph yet.
+        meta: the meta graph.
+        graph: the graph to extend.
+        prefix: prefix of all names, such as `scope/`.
+        clear_devices: whether to clear the device requests of the nodes.
+        check: function that is called with `saver` and the variables before the nodes are added. It raises an error if they do not fit.
 
     Raises:
-        InvalidArgumentError: it is damaged or something else, or a name is taken. The graph has not changed then.
-        OSError: it cannot be read.
+        InvalidArgumentError: the data are damaged or not a meta graph, or a name exists already. The graph does not change.
+        OSError: the file cannot be read.
     """
     with meta.open() as file:
         try:
@@ -133,7 +136,7 @@ def read_meta_graph(
             raise _bad(meta, f"format version {head[1]!r} is not known; this release reads version {VERSION}")
         file.seek(unpacker.tell())
         arrived = read_stream(graph, file, prefix, clear_devices)
-    # What the file has beside the nodes is checked before the graph is touched.
+    # All parts of the file are checked before the graph changes.
     variables, collections = _collect(head[2], arrived.nodes, prefix, meta)
     saver = head[2].get("saver")
     try:
@@ -150,14 +153,14 @@ def read_meta_graph(
 
 def _bad(meta: MetaGraph, why: str) -> InvalidArgumentError:
     where = "the data" if isinstance(meta.source, bytes) else str(meta.source)
-    return invalid(f"This is no meta graph of dovetail ({where}): {why}")
+    return invalid(f"This is not a meta graph of Dovetail ({where}): {why}")
 
 
 # --- collections ------------------------------------------------------------------------------------------------------
 
 
 def _written(value: Any, variables: dict[Variable, int]) -> tuple[str, Any] | None:
-    """The written form of a collection's value; None: it has none."""
+    """The written form of a collection's value. None if it cannot be written."""
     if isinstance(value, Variable):
         return (
             ("v", variables.setdefault(value, len(variables)))
@@ -174,7 +177,7 @@ def _written(value: Any, variables: dict[Variable, int]) -> tuple[str, Any] | No
 def _collect(
     about: Mapping[str, Any], nodes: Sequence[Node], prefix: str, meta: MetaGraph
 ) -> tuple[list[Variable], dict[str, list[Any]]]:
-    """The variables and collections of a file, made of its nodes."""
+    """Make the variables and collections of a file from its nodes."""
     names = Names({node.name: node for node in nodes}, prefix)
     try:
         variables = [variable_of(parts, names) for parts in about["variables"]]
@@ -202,19 +205,19 @@ def _value(kind: str, key: Any, names: Names, variables: list[Variable]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Nodes and tensors by the names that a file has for them."""
+    """The nodes and tensors of a file by their names in the file."""
 
     nodes: Mapping[str, Node]
     prefix: str
 
     def node(self, name: str) -> Node:
-        """A node. KeyError, ValueError: there is none."""
+        """The node of a name. KeyError or ValueError if there is none."""
         found = element_by_name(self.nodes, f"{self.prefix}{name}", allow_tensor=False)
         assert isinstance(found, Node)
         return found
 
     def tensor(self, name: str) -> Tensor:
-        """A tensor. KeyError, ValueError: there is none."""
+        """The tensor of a name. KeyError or ValueError if there is none."""
         found = element_by_name(self.nodes, f"{self.prefix}{name}", allow_operation=False)
         assert isinstance(found, Tensor)
         return found
@@ -224,7 +227,7 @@ class Names:
 
 
 def parts_of(v: Variable) -> dict[str, Any]:
-    """What a variable is made of. A constraint is a Python function, and stays behind."""
+    """The names of a variable's nodes and tensors, and its properties. A constraint is omitted, because it is a Python function."""
     part = v.save_slice_info
     found = {
         "place": v._handle.name,
@@ -244,11 +247,11 @@ def parts_of(v: Variable) -> dict[str, Any]:
 
 
 def variable_of(parts: Mapping[str, Any], names: Names) -> Variable:
-    """The variable that is made of these parts."""
-    place = names.tensor(parts["place"])
+    """The inverse of `parts_of`."""
+    handle = names.tensor(parts["place"])
     kinds: dict[str, type[Variable]] = {"VariableV2": RefVariable, "VarHandleOp": ResourceVariable}
-    v: Any = object.__new__(kinds[place.op.type])
-    v._handle = place
+    v: Any = object.__new__(kinds[handle.op.type])
+    v._handle = handle
     v._initial_value = names.tensor(parts["initial_value"])
     v._initializer = names.node(parts["initializer"])
     if parts["starts_by"] is not None:

@@ -1,7 +1,7 @@
-"""Writes graphs as bytes, in the form of `record_format`, and reads them.
+"""Writes and reads graphs as bytes, in the form of `record_format`.
 
-What is read is not trusted. Nothing is unpickled or evaluated. Each record is checked. Types and shapes of each node are inferred
-again from its definition. The graph changes only after the last record was checked.
+Data that are read are not trusted. Nothing is unpickled or evaluated, and each record is checked. The types and shapes of each node are
+inferred again from its op's definition. The graph changes only after the last record was checked.
 """
 
 from __future__ import annotations
@@ -33,19 +33,25 @@ def graph_to_bytes(graph: Graph, from_version: int = 0, attrs_of: Callable[[Node
     Args:
         graph: the graph.
         from_version: the number of the first node.
-        attrs_of: gives the attrs that are written for a node; None: those that it has.
+        attrs_of: returns the attributes to write for a node. If it is None, those of the node.
 
     Raises:
-        InvalidArgumentError: a node has an attr that cannot travel; the text names both.
+        InvalidArgumentError: a node has an attribute that cannot be written. The message names both.
     """
     return b"".join(records(graph, from_version, attrs_of))
 
 
 def save(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Write a graph to a file, piece by piece. The file appears whole or not at all.
+    """Write a graph to a file atomically.
 
-    Nodes are kept with their names, devices, shapes, source lines and device blocks, and the graph-level
-    seed; Python objects around them (collections, `Variable` objects) are not.
+    The file has the nodes with their names, devices, shapes, source lines and device blocks, and the graph-level seed. It does
+    not have collections and `Variable` objects.
+
+    Args:
+        graph: the graph.
+        path: name of the file.
+
+    >>> save(dt.get_default_graph(), "/tmp/model.graph")
     """
 
     def write(partial: Path) -> None:
@@ -56,7 +62,7 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
 
 
 def records(graph: Graph, start: int, attrs_of: Callable[[Node], Attrs] | None = None) -> Iterator[bytes]:
-    """The nodes from number `start` on, as records one after the other. Arguments and errors as for `graph_to_bytes`."""
+    """The records of the nodes from number `start` on. Arguments and errors are as for `graph_to_bytes`."""
     nodes = graph.nodes
     if graph.flow.has_open_loops:
         raise invalid("The graph cannot be saved or run now: it is in the middle of building a while_loop")
@@ -67,7 +73,7 @@ def records(graph: Graph, start: int, attrs_of: Callable[[Node], Attrs] | None =
     pack = msgpack.Packer(default=lambda value: extension(value, out), autoreset=True).pack
     texts: dict[str, int] = {}
     blocks: dict[DeviceBlock | None, int] = {None: -1}
-    # One line makes many nodes; a code object hashes slowly, its id does not.
+    # By the id of the code object, because many nodes come from one line, and a code object hashes slowly.
     lines: dict[tuple[int, int], tuple[int, int]] = {}
 
     def number(text: str) -> int:
@@ -91,7 +97,7 @@ def records(graph: Graph, start: int, attrs_of: Callable[[Node], Attrs] | None =
         return blocks[chain[0] if chain else block]
 
     yield pack((FORMAT, VERSION, start, graph.seed))
-    stop = len(nodes)  # another thread may add nodes meanwhile: they are for the next message
+    stop = len(nodes)  # another thread may add nodes meanwhile, which are for the next message
     for index in range(start, stop):
         node = nodes[index]
         inputs: list[int] = []
@@ -149,15 +155,19 @@ def records(graph: Graph, start: int, attrs_of: Callable[[Node], Attrs] | None =
 
 
 MAX_NAME = 4096  # characters
-MAX_DEPTH = 8  # tuples inside one another, in one attr
+MAX_DEPTH = 8  # of nested tuples in an attribute
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes, DType})
 
 
 def extend_from_bytes(graph: Graph, data: bytes | memoryview) -> list[Node]:
-    """Append the nodes that `graph_to_bytes` wrote, to a graph that has exactly the nodes before them.
+    """Append the nodes that `graph_to_bytes` wrote to a graph that has exactly the nodes before them.
+
+    Args:
+        graph: the graph to extend.
+        data: the bytes.
 
     Raises:
-        InvalidArgumentError: anything is wrong with the data; the text names the node. The graph has not changed then.
+        InvalidArgumentError: the data are malformed. The message names the node. The graph does not change.
     """
     reader = Reader(max(len(data), 1))
     reader.feed(data)
@@ -168,8 +178,10 @@ def load(path: str | os.PathLike[str]) -> Graph:
     """Read a graph that `save` wrote.
 
     Raises:
-        InvalidArgumentError: the file is damaged or no graph.
-        OSError: it cannot be read.
+        InvalidArgumentError: the file is damaged or not a graph.
+        OSError: the file cannot be read.
+
+    >>> graph = load("/tmp/model.graph")
     """
     graph = Graph()
     with Path(path).open("rb") as file:
@@ -178,28 +190,30 @@ def load(path: str | os.PathLike[str]) -> Graph:
 
 
 def read_stream(graph: Graph, file: Any, prefix: str = "", clear_devices: bool = False) -> Arrived:
-    """Read a saved graph's nodes for a graph that may have nodes of its own. They are in it when they `join`.
+    """Read a saved graph's nodes for a graph that may already have nodes. `Arrived.join` adds them.
 
     Args:
-        file: an open file of bytes, at the beginning of what `records` gave.
-        prefix: put before all names (and those of colocation groups, loops and state that go by a node's name), such as `scope/`.
-        clear_devices: let the nodes ask for no device.
+        graph: the graph to extend.
+        file: a file that is open for reading bytes, at the beginning of the records.
+        prefix: prefix of all names, such as `scope/`. It also applies to colocation groups, loops and state with the names of nodes.
+        clear_devices: whether to clear the device requests of the nodes.
 
     Raises:
-        InvalidArgumentError: the data are damaged, or a name is taken.
+        InvalidArgumentError: the data are damaged, or a name exists already.
     """
     return _read(graph, Reader(MAX_RECORD, file), Import(prefix, clear_devices))
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """Nodes that were read and found good. They know their graph, which does not know them before they join it.
+    """Nodes that were read and checked. They refer to their graph, but are not in it until they join it.
 
     Attributes:
-        nodes: numbered on from the graph's last one.
+        graph: the graph.
+        nodes: the nodes, whose numbers continue those of the graph.
         has_late_edges: whether a control edge goes against their order.
-        seed: the graph-level seed that comes with them, or None.
-        searched: devices that a search has chosen for them.
+        seed: the graph-level seed of the data, or None.
+        searched: devices that a placement search has chosen for nodes.
     """
 
     graph: Graph
@@ -209,7 +223,7 @@ class Arrived:
     searched: dict[Node, str]
 
     def join(self) -> list[Node]:
-        """Append the nodes to their graph. InvalidArgumentError: it has changed meanwhile, or may not grow; it is as it was then."""
+        """Append the nodes to their graph. InvalidArgumentError if it has changed meanwhile or may not grow."""
         try:
             self.graph.insertion.adopt(self.nodes, self.has_late_edges)
         except (ValueError, RuntimeError) as e:
@@ -222,10 +236,12 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """How a whole graph is put into another one; see `read_stream`.
+    """How a whole graph is added to another one.
 
     Attributes:
-        outside: nodes of the graph that the new ones may take: the first is number -1, the next -2.
+        prefix: as for `read_stream`.
+        clear_devices: as for `read_stream`.
+        outside: nodes of the graph that may be inputs of the new nodes. They have the numbers -1, -2, ...
     """
 
     prefix: str
@@ -234,7 +250,7 @@ class Import:
 
 
 def _read(graph: Graph, reader: Reader, how: Import | None = None) -> Arrived:
-    """Read a stream, and check all of it."""
+    """Read and check a stream."""
     builder = Builder(graph, how)
     try:
         for record in reader:
@@ -257,13 +273,13 @@ def _read(graph: Graph, reader: Reader, how: Import | None = None) -> Arrived:
 
 
 class Builder:
-    """Nodes made from records, kept apart from the graph until all are good: `take` each record, then `finish`."""
+    """Makes nodes from records, outside the graph until all are checked. Call `take` for each record, then `finish`."""
 
     def __init__(self, graph: Graph, how: Import | None) -> None:
         self.graph = graph
         self.base = len(graph)
         self.how = how
-        self.shift = 0 if how is None else self.base  # what is added to the stream's numbers of nodes
+        self.shift = 0 if how is None else self.base  # the difference between numbers in the graph and in the stream
         self.nodes: list[Node] = []
         self._texts: list[str] = []
         self._ops: dict[int, OpDef] = {}
@@ -276,11 +292,11 @@ class Builder:
         self._started = self._ended = False
 
     def position(self) -> str:
-        """Where reading stands, for errors."""
+        """The position in the stream, for errors."""
         return f"after node '{self.nodes[-1].name}'" if self.nodes else "at its start"
 
     def take(self, record: tuple[Any, ...]) -> None:
-        """Check and keep one record."""
+        """Check a record, and make what it describes."""
         if not self._started:
             self._header(record)
         elif self._ended:
@@ -303,7 +319,7 @@ class Builder:
             raise MalformedError(f"unknown record {record[0]!r} of {len(record)} parts")
 
     def finish(self) -> Arrived:
-        """The nodes, after the checks that need all of them: the stream is whole, and control edges close no cycle."""
+        """Check that the stream is complete and control edges do not close a cycle. Returns the nodes."""
         if not self._ended:
             raise MalformedError("the data end too early")
         has_late_edges = False
@@ -353,7 +369,7 @@ class Builder:
         return self._texts[number]
 
     def _at(self, index: Any, made: int) -> Node:
-        """The node of that number, among those of the graph (of an import: those outside) and the first `made` new ones."""
+        """The node of a number, which must be that of a node in the graph (or outside an import) or of the first `made` new nodes."""
         if type(index) is int and index < 0 and self.how is not None and -index <= len(self.how.outside):
             return self.how.outside[-index - 1]
         if type(index) is not int or not 0 <= index < self.base - self.shift + made:
@@ -375,7 +391,7 @@ class Builder:
         return self._ops[number]
 
     def _device(self, number: Any) -> str:
-        # A device function's answer is kept as it was spelled: the placer checks it, here as in the process that made it.
+        # The result of a device function is not canonical. The placer checks it, as in the process that made it.
         device = self._devices.get(number)
         if device is None:
             device = self._text(number)
@@ -406,7 +422,7 @@ class Builder:
             if type(controls) is not tuple or not all(type(c) is int for c in controls):
                 raise MalformedError("its control inputs are malformed")
         except Exception as e:
-            # Op definitions check attrs that users give; what a message holds may surprise them in any way.
+            # Op definitions expect attributes of users. Those of a message may cause any error.
             raise invalid(f"Malformed graph data: node '{name}': {_message(e)}") from None
         node.index = self.base + len(self.nodes)
         self._names.add(name)
@@ -414,8 +430,8 @@ class Builder:
         self._controls.append(controls)
 
     def _under(self, prefix: str, name: str, attrs: Any, colocation: Any) -> tuple[str, Any, Any]:
-        """A node's name, attrs and colocation groups, with a prefix to all names."""
-        # A loop goes by its frame's name, state by its node's unless it has one of its own.
+        """A node's name, attributes and colocation groups, with a prefix for all names."""
+        # A loop has the name of its frame. State has the name of its node unless it has another shared name.
         if prefix and type(attrs) is dict:
             if "frame_name" in attrs:
                 attrs = attrs | {"frame_name": f"{prefix}{attrs['frame_name']}"}
@@ -447,7 +463,7 @@ class Builder:
                 _check_attr(key, value, 0)
         node.attrs = attrs
         signature = definition.infer(node.inputs, attrs)
-        if shapes is None:  # nothing else is known of them
+        if shapes is None:  # the inferred shapes are complete
             shapes = (None,) * len(signature)
         if type(shapes) is not tuple or len(shapes) != len(signature):
             raise MalformedError(f"it has {len(signature)} outputs, the data have another number")
@@ -459,7 +475,7 @@ class Builder:
 
 
 def _output(node: Node, index: int, dtype: Any, dims: Any, known: Any) -> Tensor:
-    """An output as its op infers it, with what else is known of its shape: both come from a message."""
+    """An output as its op infers it, with the merged shape of the message. Both depend on data that are not trusted."""
     if not isinstance(dtype, DType):
         raise MalformedError(f"its attrs give it a value of type {dtype!r}")
     return Tensor(node, index, dtype, _dims(dims if dims == known else merge(_dims(dims), _dims(known))))

@@ -1,16 +1,16 @@
-"""State that outlives a step, as kernels see it.
+"""State that persists between steps, and its interface for kernels.
 
-    resource_manager     container -> name -> resource; `Context`: the first argument of a stateful op's kernel
-    async_request        requests that a resource answers later: a step waits without holding a thread
-    variable             the value of a variable: copy-on-write, atomic changes
-    chunked_snapshot     the value of one moment of a large variable, read while the variable is changed in place
-    cancellation         how a kernel that runs long learns that its step has ended
-    queue, accumulator   the rules of these resources
-    buffer_pool          memory of results, reused
+    resource_manager     container -> name -> resource, and the first argument of a stateful op's kernel (`Context`)
+    async_request        requests that a resource answers later, so that a step waits without holding a thread
+    variable             the value of a variable, with copy-on-write and atomic changes
+    chunked_snapshot     a snapshot of a large variable that is read while the variable is changed in place
+    cancellation         notifies long kernels that their step has ended
+    queue, accumulator   queues and conditional accumulators
+    buffer_pool          a pool of the memory of large results
     shared_storage       interfaces by which a runtime keeps values in shared memory
     shared_accumulator   the state of an accumulator to which several processes add
-    collective_context   collectives: a member's contribution, and the interface of the context that runs them
+    collective_context   the kernels' interface to collectives
 
-The package uses no sockets, processes or clocks: the runtime implements the interfaces. Ops, kernels of codegen/, the placer (for
+The package does not use sockets, processes or clocks. The runtime implements the interfaces. Ops, kernels of codegen/, the placer (for
 sizes) and the runtime import this package. It imports graph/core.
 """

@@ -1,12 +1,12 @@
 """Conditional accumulators: many steps add gradients, and one takes their mean or sum.
 
 An accumulator has a global step. A gradient that was computed for an older step is stale, and dropped silently. A take
-waits until enough gradients have arrived, returns their sum or mean (of possibly more), clears it, and advances the global
+waits until enough gradients have arrived. It returns the sum or mean of all gradients, clears it, and advances the global
 step by one. Takes are served in the order of arrival.
 
 If other processes add to a dense accumulator, a `SharedAccumulator` holds its state. Takes still wait in its own task.
 
-The sparse kind sums rows by their index; for the mean each row is divided by the number of gradients that contain it.
+A sparse accumulator sums rows by their index. For the mean, each row is divided by the number of gradients that contain it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class AccumulatorKind:
     reduction: str  # "MEAN" or "SUM"
 
     def check_same(self, other: AccumulatorKind, name: str) -> None:
-        """InvalidArgumentError: another program's accumulator of that name differs; the text names the first difference."""
+        """InvalidArgumentError if another program's accumulator of that name differs. The message names the first difference."""
         if self == other:
             return
         for field in ("sparse", "dtype", "shape", "reduction"):
@@ -61,11 +61,11 @@ class TakeGradient(Request):
 
 
 class Accumulator(AsyncResource[TakeGradient]):
-    """The rules that dense and sparse accumulators share.
+    """The base class of dense and sparse accumulators.
 
     Attributes:
-        count: gradients since the last take.
-        global_step: gradients of older steps are dropped.
+        count: number of gradients since the last take.
+        global_step: the current step. Gradients of older steps are dropped.
     """
 
     def __init__(self, name: str, kind: AccumulatorKind) -> None:
@@ -80,17 +80,17 @@ class Accumulator(AsyncResource[TakeGradient]):
         return f"accumulator '{self.name}'"
 
     def take(self, count: int) -> Any:
-        """The mean or sum, once there are `count` gradients. InvalidArgumentError when `count` is below 1."""
+        """The mean or sum of at least `count` gradients, or a request for it. InvalidArgumentError if `count` is below 1."""
         if count < 1:
             raise invalid(f"Argument num_required must be >= 1, is {count}: {self}")
         return self.ask(TakeGradient(f"{count} gradients in {self}", count))
 
     def counted(self) -> int:
-        """How many gradients have come since the last take."""
+        """The number of gradients since the last take."""
         return self.count
 
     def set_global_step(self, step: int) -> None:
-        """Drop gradients older than `step` from now on."""
+        """From now on, drop gradients of steps before `step`."""
         with self.lock:
             self._set(step)
 
@@ -103,10 +103,10 @@ class Accumulator(AsyncResource[TakeGradient]):
         return invalid(f"Shape mismatch at {self}: expected {text(expected)}, got a gradient of shape {text(shape)}")
 
     def _total(self) -> Any:
-        """The mean or sum, and reset it."""
+        """Return the mean or sum, and reset it."""
         raise NotImplementedError
 
-    # --- the rules -------------------------------------------------------------------------------------------------
+    # --- rules of `AsyncResource` ----------------------------------------------------------------------------------
 
     def _admit(self, request: TakeGradient) -> None:
         check_room(self._takes, request.what)
@@ -128,9 +128,9 @@ class Accumulator(AsyncResource[TakeGradient]):
 
 
 class DenseAccumulator(Accumulator, Publishable):
-    """Sums arrays of one shape.
+    """An accumulator of dense gradients, which have one shape.
 
-    A read-only first gradient, such as one from a message, is kept without a copy until the second one arrives.
+    A read-only first gradient, such as one from a message, is stored without a copy until the second one arrives.
     """
 
     def __init__(self, name: str, kind: AccumulatorKind) -> None:
@@ -143,7 +143,7 @@ class DenseAccumulator(Accumulator, Publishable):
         """Add a gradient, unless it is stale.
 
         Raises:
-            InvalidArgumentError: its shape does not fit.
+            InvalidArgumentError: the gradient has another shape.
             UnavailableError: another process does not release the lock.
         """
         self._check(gradient)
@@ -219,7 +219,7 @@ class DenseAccumulator(Accumulator, Publishable):
         if shared is None:
             super()._serve()
             return
-        # Before the check: processes that add from now on wake this one.
+        # Set before the check, so that processes that add from now on wake this one.
         shared.opened.wanted = takes[0].count if takes else 0
         if not takes:
             return
@@ -230,7 +230,7 @@ class DenseAccumulator(Accumulator, Publishable):
                 request.answer(shared.take(self.kind.reduction == "MEAN"))
 
     def _cancel(self, request: TakeGradient) -> None:
-        with contextlib.suppress(UnavailableError):  # the next take is checked later
+        with contextlib.suppress(UnavailableError):  # a later event serves the next take
             super()._cancel(request)
 
     # --- shared with other processes ---------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class DenseAccumulator(Accumulator, Publishable):
         return self._shared is not None
 
     def publish(self, share: Callable[[Array], SharedSumValue | None] | None) -> None:
-        """As `Publishable.publish`: other processes add to the state that is shared."""
+        """As `Publishable.publish`. Other processes add to the shared state."""
         dtype, dims = self.kind.dtype.np, self.kind.shape
         with self.lock:
             if self._shared is not None:
@@ -255,7 +255,7 @@ class DenseAccumulator(Accumulator, Publishable):
                     found.wanted = self._takes[0].count if self._takes else 0
 
     def look(self) -> None:
-        """Serve takes that wait for gradients of other processes. If the state cannot be read, they fail with that error."""
+        """Serve takes that wait for gradients of other processes. If the state cannot be read, the takes fail."""
         shared = self._shared
         if shared is None or not shared.is_full():
             return
@@ -277,7 +277,7 @@ class RemoteAccumulator(DenseAccumulator):
         self._reached = SharedAccumulator(opened, tuple(int(n or 0) for n in kind.shape or ()), kind.dtype.np)
 
     def apply(self, gradient: Array, local_step: int) -> None:
-        """As `DenseAccumulator.apply`, and wake its task if that waits for it."""
+        """As `DenseAccumulator.apply`. Wakes the accumulator's task if a take has enough gradients."""
         self._check(gradient)
         with self.lock, self._reached as shared:
             added = shared.add(gradient, local_step)
@@ -286,7 +286,7 @@ class RemoteAccumulator(DenseAccumulator):
 
 
 class SparseAccumulator(Accumulator):
-    """Sums rows by their index."""
+    """An accumulator of sparse gradients: indices and rows."""
 
     def __init__(self, name: str, kind: AccumulatorKind) -> None:
         super().__init__(name, kind)
@@ -297,12 +297,13 @@ class SparseAccumulator(Accumulator):
         """Add a gradient's rows, unless it is stale.
 
         Args:
-            indices: int64 [n], in any order, repeats allowed.
-            values: [n, ...].
-            shape: the dense shape; empty if unknown.
+            indices: int64 of shape [n], in any order. Indices may repeat.
+            values: the rows, of shape [n, ...].
+            shape: the dense shape, or an empty vector if it is unknown.
+            local_step: the step for which the gradient was computed.
 
         Raises:
-            InvalidArgumentError: they do not fit each other, or earlier gradients.
+            InvalidArgumentError: the shapes do not fit each other or earlier gradients, or an index is out of range.
         """
         if indices.ndim != 1 or values.ndim < 1 or len(indices) != len(values):
             raise invalid(

@@ -1,4 +1,4 @@
-"""Asynchronous requests: how a step waits for another step without holding a thread.
+"""Asynchronous requests, by which a step waits for another step without holding a thread.
 
 A kernel that may have to wait (a dequeue, a take of gradients) passes a `Request` to the resource, an `AsyncResource`. If the resource can
 answer at once, the kernel returns the result. Otherwise it returns the request itself. The executor then suspends the program and
@@ -7,13 +7,13 @@ the callback.
 
 A request has one of these states:
 
-    waiting  --answer-->  answered  --result-->  taken          the step goes on with the value
+    waiting  --answer-->  answered  --result-->  taken          the step continues with the value
     waiting  --refuse-->  refused   --result-->  taken          the step fails with the error
-    waiting  --cancel-->  cancelled                             the step ended first; the request returns what it holds
-    answered --cancel-->  cancelled                             the same: the value was not used, so nothing is lost
+    waiting  --cancel-->  cancelled                             the step has ended, and the resource takes back the request's elements
+    answered --cancel-->  cancelled                             the step has ended, and the resource takes back the unused value
 
-The rules of a resource (`_admit`, `_serve`, `_withdraw`, `_take_back`) are functions of its state, called under its one lock. Callbacks run
-after the lock is released. No thread, clock or socket is involved, so tests can play any order of events.
+The rules of a resource (`_admit`, `_serve`, `_withdraw`, `_take_back`) are functions of its state, called under its lock. Callbacks run
+after the lock is released. No thread, clock or socket is involved, so tests can produce any order of events.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, Generic, TypeVar
 
 from ..core.errors import CancelledError, OpError, ResourceExhaustedError
 
-MAX_WAITING = 10_000  # waiting requests at one resource; more mean that nothing takes the results of steps
+MAX_WAITING = 10_000  # maximum number of waiting requests at one resource
 
 
 class RequestState(enum.Enum):
@@ -44,7 +44,7 @@ class Request:
 
     Attributes:
         what: a description of what it waits for.
-        state: see above.
+        state: its state (see the module).
     """
 
     __slots__ = ("_resource", "_outcome", "_callback", "state", "what")
@@ -78,13 +78,13 @@ class Request:
             self._callback = None
 
     def finished(self, value: Any) -> Any:
-        """The kernel's result, made from the answer; without the lock, because it may copy much data."""
+        """Make the kernel's result from the answer. Called without the lock, because it may copy much data."""
         return value
 
     # --- for the executor -------------------------------------------------------------------------------
 
     def when_settled(self, callback: Callable[[], None]) -> bool:
-        """Register a callback. True: it will be called once, from any thread. False: it is settled already."""
+        """Register a callback that is called once, from any thread. Returns False if the request is settled already."""
         assert self._resource is not None
         with self._resource.lock:
             if self.state is not RequestState.WAITING:
@@ -93,7 +93,7 @@ class Request:
             return True
 
     def result(self) -> Any:
-        """The kernel's result. Raises the error of a refused request, or CancelledError."""
+        """The kernel's result. Raises the error of a refused request, or CancelledError if it was cancelled."""
         assert self._resource is not None
         with self._resource.lock:
             assert self.state is not RequestState.WAITING
@@ -108,7 +108,7 @@ class Request:
         return self.finished(outcome)
 
     def cancel(self) -> None:
-        """Cancel the request, since its step no longer waits; the resource takes back what it holds. No effect after `result`."""
+        """Cancel the request, because its step has ended. The resource takes back its elements. No effect after `result`."""
         assert self._resource is not None
         self._resource._cancel(self)
 
@@ -123,10 +123,10 @@ class AsyncResource(Generic[R]):
         self.lock = threading.Lock()
         self._callbacks: list[Callable[[], None]] = []
 
-    # --- the rules, under the lock ---------------------------------------------------------------------------------
+    # --- rules, called under the lock ------------------------------------------------------------------------------
 
     def _admit(self, request: R) -> None:
-        """Append a request to its queue. OpError: it is refused."""
+        """Append a request to its queue. OpError if it is refused."""
         raise NotImplementedError
 
     def _serve(self) -> None:
@@ -141,7 +141,7 @@ class AsyncResource(Generic[R]):
         """Take back an unused answer. An answer that cannot be taken back is lost with its step."""
 
     def _waiting(self) -> Iterable[R]:
-        """All requests that wait."""
+        """All waiting requests."""
         raise NotImplementedError
 
     # --- events ----------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class AsyncResource(Generic[R]):
         return request if request.state is RequestState.WAITING else request.result()
 
     def drop(self) -> None:
-        """The resource is deleted: all requests that wait are cancelled."""
+        """Refuse all waiting requests with CancelledError, because the resource is deleted."""
 
         def event() -> None:
             for request in list(self._waiting()):
@@ -190,8 +190,8 @@ class AsyncResource(Generic[R]):
 
 
 def check_room(line: deque[Any], what: str) -> None:
-    """ResourceExhaustedError: a queue of waiting requests has reached its bound."""
+    """ResourceExhaustedError if a queue of waiting requests is full."""
     if len(line) >= MAX_WAITING:
         raise ResourceExhaustedError.of(
-            f"{MAX_WAITING} requests wait for {what} already: whatever should answer them does not run, or is too slow",
+            f"{MAX_WAITING} requests wait for {what} already: the steps that should answer them do not run, or are too slow",
         )

@@ -20,10 +20,10 @@ import numpy as np
 
 from ..core.reference_counts import ONLY_ITEM
 
-LARGE = 1 << 16  # bytes; below this the C library reuses memory itself, above it returns memory to the system
-KEPT = 1 << 29  # maximal number of bytes that are kept
+LARGE = 1 << 16  # bytes from which results are pooled; the C library reuses smaller memory itself
+KEPT = 1 << 29  # maximum size of the pool in bytes
 
-_SIZES = 1024  # sizes that are remembered
+_SIZES = 1024  # maximum number of cached sizes
 _LINE = 64  # bytes of a cache line
 
 
@@ -31,7 +31,7 @@ class Buffers:
     """Memory that successive results reuse. Thread-safe.
 
     Attributes:
-        kept_bytes: number of bytes kept, in use or free.
+        kept_bytes: size of the pool in bytes, in use or free.
     """
 
     def __init__(self, kept: int = KEPT) -> None:
@@ -40,7 +40,7 @@ class Buffers:
         self._pieces: dict[int, list[np.ndarray[Any, Any]]] = {}  # by size
         # By requested size: the list where a free piece is likely.
         self._alike: dict[int, list[np.ndarray[Any, Any]]] = {}
-        self._begins: dict[int, int] = {}  # by their identities: the first byte of a line
+        self._begins: dict[int, int] = {}  # id of a piece -> its first byte that is aligned to a cache line
         self._lock = threading.Lock()
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
@@ -61,7 +61,7 @@ class Buffers:
         return id(memory) in self._begins
 
     def _free(self, size: int) -> np.ndarray[Any, Any] | None:
-        """A free piece of memory with room that is not far too large; else a new one, if one more may be kept."""
+        """A free piece of memory of a suitable size, or a new one. None if the pool is full."""
         rounded = self._rounded(size)
         found = self._left_over(size, rounded)
         if found is not None:
@@ -80,7 +80,7 @@ class Buffers:
         return -(-size // step) * step
 
     def _left_over(self, size: int, rounded: int) -> np.ndarray[Any, Any] | None:
-        """A free piece of memory with room that is not far too large."""
+        """A free piece of memory of at most twice the size, or None."""
         found = _unused(self._pieces.get(rounded, ()))
         if found is not None:
             self._remember(size, rounded)

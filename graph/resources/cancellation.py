@@ -1,11 +1,11 @@
-"""Cancellation of kernels that run long: how one learns that its step has ended.
+"""Cancellation of long kernels when their step ends.
 
-Theory of operation, as of TensorFlow's CancellationManager. A step whose programs may run for any time has a `Cancellation`. The thread
-that runs such a program makes it the thread's active one. A kernel that walks a data set calls `check_cancelled` at each element, and a
-kernel that waits registers a callback that wakes it. What ends the step (a closed session, a deadline, an error elsewhere, a stopped
-server) cancels it, from any thread. Work that outlives a step, such as a prefetch thread, has a `Cancellation` of its own.
+It works as TensorFlow's CancellationManager. A step whose programs may run for any time has a `Cancellation`. The thread that runs such
+a program makes it the thread's active cancellation. A kernel that iterates over a data set calls `check_cancelled` at each element. A
+kernel that waits registers a callback that wakes it. If the step ends early (a closed session, a deadline, an error elsewhere, a stopped
+server), any thread may cancel it. Work that outlives a step, such as a prefetch thread, has its own `Cancellation`.
 
-A kernel that calls functions needs no further measure: their steps are cancelled with the step that is active where they are called.
+The steps of functions that a kernel calls are cancelled with the kernel's step.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from typing import Any, TypeVar
 from ..core.errors import CancelledError, OpError
 
 T = TypeVar("T")
-_lock = threading.Lock()  # of the callbacks and errors of all: held for moments, and rarely needed
+_lock = threading.Lock()  # protects the callbacks and errors of all cancellations
 
 
 class Cancellation:
-    """Whether some work was cancelled, and what to call when it is.
+    """The state of some work: whether it was cancelled, and callbacks for its cancellation.
 
     Attributes:
-        error: with which the work ends; None: it was not cancelled.
+        error: the error with which the work ends. None if it was not cancelled.
     """
 
     __slots__ = ("_callbacks", "error")
 
     def __init__(self) -> None:
         self.error: OpError | None = None
-        self._callbacks: dict[object, Callable[[], None]] | None = None  # none yet: most work only looks
+        self._callbacks: dict[object, Callable[[], None]] | None = None  # made when needed
 
     def cancel(self, error: OpError | None = None) -> None:
-        """Cancel the work, and call the callbacks in this thread. The first error counts; None: CancelledError."""
+        """Cancel the work, and call the callbacks in this thread. The first error is stored, by default a CancelledError."""
         with _lock:
             if self.error is not None:
                 return
@@ -48,11 +48,13 @@ class Cancellation:
         """Raise the error if the work was cancelled."""
         error = self.error
         if error is not None:
-            raise type(error)(error.node_def, error.op, error.message)  # a new one: several threads may raise it
+            raise type(error)(
+                error.node_def, error.op, error.message
+            )  # a new object, because several threads may raise it
 
     @contextmanager
     def calling(self, callback: Callable[[], None]) -> Iterator[None]:
-        """Within the block, `cancel` calls `callback`; if the work was cancelled before, it is called now."""
+        """A block in which `cancel` calls `callback`. If the work was cancelled before, `callback` is called at once."""
         key = object()
         with _lock:
             callbacks = self._callbacks = {} if self._callbacks is None else self._callbacks
@@ -67,7 +69,7 @@ class Cancellation:
                 del callbacks[key]
 
     def run(self, work: Callable[..., T], *arguments: Any) -> T:
-        """`work(*arguments)`, with this as the active one of the thread."""
+        """Return `work(*arguments)`, with this as the thread's active cancellation."""
         outer, _thread.active = _thread.active, self
         try:
             return work(*arguments)
@@ -83,24 +85,24 @@ _thread = _Thread()
 
 
 def active_cancellation() -> Cancellation | None:
-    """That of the work that this thread does; None: it cannot be cancelled."""
+    """The active cancellation of this thread. None if its work cannot be cancelled."""
     return _thread.active
 
 
 def is_cancelled() -> bool:
-    """Whether the work that this thread does was cancelled."""
+    """Whether the work of this thread was cancelled."""
     return _thread.active is not None and _thread.active.error is not None
 
 
 def check_cancelled() -> None:
-    """Raise the error of the work that this thread does if it was cancelled."""
+    """Raise the error of the active cancellation if the work of this thread was cancelled."""
     active = _thread.active
     if active is not None and active.error is not None:
         active.check()
 
 
 def unless_cancelled(value: T) -> T:
-    """The value; or the error, as for `check_cancelled`. To be mapped over a walk."""
+    """`check_cancelled`, then return the value. For use with `map`."""
     active = _thread.active
     if active is not None and active.error is not None:
         active.check()
@@ -108,7 +110,7 @@ def unless_cancelled(value: T) -> T:
 
 
 def wait_for(changed: threading.Condition, predicate: Callable[[], object]) -> None:
-    """Wait, with a condition that the caller does not hold, until `predicate` holds; raise the error if the work is cancelled."""
+    """Wait until `predicate` is true, with a condition that the caller does not hold. Raises the error if the work is cancelled."""
     active = _thread.active
     if active is None:
         with changed:

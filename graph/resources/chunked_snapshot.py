@@ -1,10 +1,10 @@
 """Snapshots of large variables that are read chunk by chunk, while the variable is changed in place.
 
-Theory. A plain snapshot is a reference to the variable's array, so the first change while it is held must copy the whole array. Here the
-reader takes a few rows at a time, each time with the variable's lock, and a change first keeps copies of the rows that it overwrites, if
-the reader has not had them and they are not kept yet. So the reader gets the value of one moment, a change of some rows costs a copy of
-these rows at most, and no thread waits for longer than it takes to copy a chunk. A change of all rows keeps the rows that the
-reader has not had. A value that is replaced as a whole belongs to its snapshots from then on.
+A plain snapshot is a reference to the variable's array, so the first change while it exists must copy the whole array. The reader of a
+chunked snapshot takes a few rows at a time, with the variable's lock. A change first copies the rows that it overwrites, if they were
+neither read nor copied before. So the reader gets the value of one moment, a change copies at most the rows that it changes, and no
+thread waits longer than for the copy of a chunk. A change of all rows copies the rows that were not read. If another array replaces the
+value, the old array belongs to its snapshots.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ import numpy as np
 
 from ..core.dtypes import Array
 
-CHUNK_BYTES: Final = 1 << 16  # copied in some 10 us
-SMALLEST_BYTES: Final = 4 << 20  # a smaller value is copied whole in about the time of a step
+CHUNK_BYTES: Final = 1 << 16  # a copy takes about 10 us
+SMALLEST_BYTES: Final = 4 << 20  # smaller values are copied as a whole, in about the time of a step
 
 
 class ChunkedSnapshot:
-    """The value that a variable had at one moment. It can be read once.
+    """The value of a variable at one moment. It can be read once.
 
     Args:
-        value: the variable's value, with one axis at least, contiguous and without Python objects.
-        lock: the variable's lock, held by the caller.
-        current: gives the variable's value, the lock being held.
+        value: the variable's value, contiguous, of rank 1 or more and without Python objects.
+        lock: the variable's lock, which the caller holds.
+        current: returns the variable's value. Called with the lock held.
 
     Attributes:
         dtype: the element type.
-        shape: the whole shape.
-        nbytes: the size of all of it.
+        shape: the shape of the value.
+        nbytes: the size of the value in bytes.
     """
 
     __slots__ = (
@@ -56,15 +56,15 @@ class ChunkedSnapshot:
         self._lock, self._current = lock, current
         self._step = max(1, CHUNK_BYTES * len(value) // value.nbytes)  # rows of a chunk
         self._at = 0  # the first row that has not been read
-        # The rows that have been kept, in the order of their changes, and for each row 1 + its place there; 0: it is not there. Both are
-        # large, but the operating system allocates only the pages that are written.
+        # The copied rows, in the order of their changes, and for each row 1 + its index among the copies, or 0. Both arrays are large,
+        # but the operating system allocates only the pages that are written.
         self._kept, self._count = np.empty_like(value), 0
         self._index = np.zeros(len(value), np.intp)
         self._rest: Array | None = None  # the rows from `_first` on, once the variable may change them
         self._first = 0
 
     def chunks(self) -> Iterator[Array]:
-        """The rows from the first to the last, some at a time. Each array is valid until the next is asked for."""
+        """The rows from the first to the last, some at a time. An array is valid until the next one is requested."""
         count = self.shape[0]
         buffer = np.empty((min(self._step, count), *self.shape[1:]), self.dtype)
         while self._at < count:
@@ -76,13 +76,18 @@ class ChunkedSnapshot:
                 np.copyto(chunk, source[begin - self._first : end - self._first])
                 del source  # a reference would keep the variable from being changed in place
                 self._at = end
-            index = self._index[begin:end]  # which does not change any more
+            index = self._index[begin:end]  # no longer changes
             if (rows := np.flatnonzero(index)).size:
                 chunk[rows] = self._kept[index[rows] - 1]
             yield chunk
 
     def keep(self, value: Array, rows: Array | None) -> None:
-        """Before the value changes in place: keep these rows (indices, some maybe out of range; None: all). The lock is held."""
+        """Copy rows that will change in place. The lock is held.
+
+        Args:
+            value: the variable's value.
+            rows: indices of the rows, which may be out of range. None means all rows.
+        """
         if self._rest is not None:
             return
         if rows is None:
@@ -96,7 +101,7 @@ class ChunkedSnapshot:
         self._index[rows] = np.arange(begin + 1, self._count + 1)
 
     def leave(self, value: Array) -> None:
-        """The variable no longer needs its value, which does not change from now on. The lock is held."""
+        """Take over the variable's value, which no longer changes. The lock is held."""
         if self._rest is None:
             self._rest, self._first = value, 0
 

@@ -1,10 +1,10 @@
-"""The kernels' interface to collectives: one member's call (`CollectiveCall`), and the context that runs it (`CollectiveContext`).
+"""The kernels' interface to collectives: a member's call (`CollectiveCall`), and the context that runs it (`CollectiveContext`).
 
 A collective op has one node for each member of a group. Its kernel describes the member's part of one run and passes it to the task's
 `CollectiveContext`, which communicates with the other members. The runtime has one for tasks that exchange messages and memory
 (`runtime/collectives/`). `SingleMember` is for groups of one member, as in the reference evaluator.
 
-A member on a GPU may have a `DeviceLink`, such as NCCL's: then values are sent from device to device.
+A member on a GPU may have a `DeviceLink`, such as NCCL's, which sends values from device to device.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ..core.errors import invalid
 REDUCTIONS: dict[str, Callable[..., Any]] = {
     "sum": np.add, "mean": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum,
 }  # fmt: skip
-"""How two values are combined. A mean is a sum that is divided at the end."""
+"""Name of a reduction -> the function that combines two values. A mean is a sum that is divided at the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCall:
-    """One member's part of one run of a collective op.
+    """A member's part of one run of a collective op.
 
     Attributes:
         kind: "all_reduce", "all_gather", "reduce_scatter", "broadcast" or "barrier".
         node_name: the node's name, for errors.
-        session: identifies the session of the step: any object with the same lifetime.
+        session: an object that identifies the session of the step, and has the same lifetime.
         instance: the common identifier of the nodes of one collective.
         run: the number of earlier runs of the node in the session.
         values: the member's input values, on the host or on a device.
@@ -63,8 +63,8 @@ class LinkIdentity:
     """The description of a member's link for the other members.
 
     Attributes:
-        version: version of the library; 0: the member has no link.
-        device: the identity of the member's device: two whole numbers.
+        version: version of the library, or 0 if the member has no link.
+        device: the identity of the member's device, two integers.
     """
 
     version: int
@@ -72,12 +72,12 @@ class LinkIdentity:
 
 
 class DeviceLink(Protocol):
-    """One member's end of a communicator between devices. All methods return at once."""
+    """A member's end of a communicator between devices. All methods return at once."""
 
     identity: LinkIdentity
 
     def invitation(self) -> bytes:
-        """The data with which members connect: made by rank 0, the same each time. Its length is a multiple of 8 bytes."""
+        """The data with which members connect, made by rank 0. They are the same at each call. The length is a multiple of 8 bytes."""
         ...
 
     def next_number(self) -> int:
@@ -89,7 +89,7 @@ class DeviceLink(Protocol):
         ...
 
     def stop(self) -> None:
-        """Abort all runs with errors, since another member has ended. The link cannot be used any more."""
+        """Abort all runs with errors, because another member has ended. The link can no longer be used."""
         ...
 
 
@@ -103,12 +103,13 @@ class CollectiveContext(Protocol):
     def run_on_link(
         self, call: CollectiveCall, link: DeviceLink | None = None, make_job: Callable[[], Any] | None = None
     ) -> Any:
-        """Run a collective of a group of GPUs on the members' links, or from the host's memory if a member has none.
+        """Run a collective of a group of GPUs on the members' links, or in the host's memory if a member has no link.
 
-        All members of such a group call this, also those without a link.
+        All members of such a group call this method, also those without a link.
 
         Args:
-            link: the member's link. None: it has none.
+            call: the member's part.
+            link: the member's link, or None.
             make_job: makes the job for the link.
 
         Raises:
@@ -118,10 +119,10 @@ class CollectiveContext(Protocol):
 
 
 class SingleMember:
-    """A `CollectiveContext` for groups of one member: the result is the member's input."""
+    """A `CollectiveContext` for groups of one member. The result is the member's input."""
 
     def run(self, call: CollectiveCall) -> Any:
-        """As `CollectiveContext.run`. InvalidArgumentError where the group has other members."""
+        """As `CollectiveContext.run`. InvalidArgumentError if the group has other members."""
         if len(call.members) > 1:
             text = f"The {call.kind} '{call.instance}' has {len(call.members)} members: run it in a session, which runs them all"
             raise invalid(text, call.node_name)
@@ -131,5 +132,5 @@ class SingleMember:
     def run_on_link(
         self, call: CollectiveCall, link: DeviceLink | None = None, make_job: Callable[[], Any] | None = None
     ) -> Any:
-        """As `run`: a single member needs no link."""
+        """As `run`, because a single member needs no link."""
         return self.run(call)

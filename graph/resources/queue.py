@@ -1,15 +1,15 @@
-"""Queues: the rules by which steps enqueue and dequeue elements.
+"""Queues of elements, which steps enqueue and dequeue.
 
 A queue has two lists of waiting requests: enqueues and closes, and dequeues. Each is served in the order of arrival, one element at a
-time, as far as room and elements allow. So an `enqueue_many` of more than fits continues as room appears, and a `dequeue_many` holds its
-elements until it has all. That of a PriorityQueue takes none before all are there, unless the queue is full: an element that comes first
-may still come. Elements are numbered when they are enqueued. If a dequeue's step ends, its elements are put back in the order of their
-numbers, as if the dequeue had never happened.
+time, as far as room and elements allow. So an `enqueue_many` of more elements than fit continues as room appears. A `dequeue_many` holds
+its elements until it has all. A PriorityQueue waits until all elements of a `dequeue_many` are there, unless it is full, because an
+element of higher priority may still arrive. Elements are numbered when they are enqueued. If the step of a dequeue ends, its elements are
+put back in the order of their numbers, so that the dequeue has no effect.
 
-A close waits among the enqueues: earlier ones still finish, later ones fail. After the close, dequeues get the remaining elements, and
-fail if too few are left.
+A close waits among the enqueues. Earlier enqueues still finish, and later ones fail. After the close, dequeues get the remaining
+elements, and fail if too few are left.
 
-The kinds of queue differ in which element comes next: `_Fifo`, `_RandomShuffle`, `_PriorityHeap`.
+`_Fifo`, `_RandomShuffle` and `_PriorityHeap` choose the next element.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from .async_request import AsyncResource, Request, check_room
 
 Tuple = tuple[Array, ...]
 
-UNBOUNDED = 2**31 - 1  # the capacity if a value below 1 is given, as in TensorFlow
+UNBOUNDED = 2**31 - 1  # the meaning of a capacity below 1, as in TensorFlow
 
 
 class Element(NamedTuple):
-    """An element of a queue: its number, assigned when it is enqueued, and its components."""
+    """An element of a queue: its number in the order of enqueues, and its components."""
 
     number: int
     components: Tuple
@@ -47,12 +47,12 @@ class QueueKind:
     """The properties that two programs must agree on to share a queue.
 
     Attributes:
-        op: the op that makes it, such as "FIFOQueueV2".
-        capacity: maximal number of elements.
-        dtypes: element type per component.
-        shapes: shape per component; None: components of any shape.
+        op: the op that makes the queue, such as "FIFOQueueV2".
+        capacity: maximum number of elements.
+        dtypes: element type of each component.
+        shapes: shape of each component. None if components may have any shape.
         min_after_dequeue: number of elements that a RandomShuffleQueue keeps for shuffling.
-        seed: two numbers; (0, 0): a random one.
+        seed: two numbers. (0, 0) means a random seed.
     """
 
     op: str
@@ -64,11 +64,11 @@ class QueueKind:
 
     @property
     def label(self) -> str:
-        """`FIFOQueue`, for messages."""
+        """The kind for messages, such as `FIFOQueue`."""
         return self.op.removesuffix("V2")
 
     def check_same(self, other: QueueKind, name: str) -> None:
-        """InvalidArgumentError: another program's queue of that name differs; the text names the first difference."""
+        """InvalidArgumentError if another program's queue of that name differs. The message names the first difference."""
         for field, what in (
             ("op", "type"),
             ("capacity", "capacity"),
@@ -90,7 +90,7 @@ def _words(value: Any) -> str:
     return value.name if isinstance(value, DType) else str(value)
 
 
-# --- which element comes next ----------------------------------------------------------------------------------------
+# --- the order of elements -------------------------------------------------------------------------------------------
 
 
 class _Store(Protocol):
@@ -101,7 +101,7 @@ class _Store(Protocol):
 
 
 class _Fifo:
-    """Oldest element first."""
+    """The next element is the oldest."""
 
     def __init__(self) -> None:
         self._elements: deque[Element] = deque()
@@ -124,7 +124,7 @@ class _Fifo:
 
 
 class _RandomShuffle:
-    """A random element."""
+    """The next element is random."""
 
     def __init__(self, seed: tuple[int, int]) -> None:
         self._random = random.Random(f"{seed[0]},{seed[1]}") if any(seed) else random.Random()
@@ -147,14 +147,14 @@ class _RandomShuffle:
 
 
 class _PriorityHeap:
-    """The element with the lowest first component; of equal ones the oldest."""
+    """The next element is the one with the lowest first component. Of equal ones, it is the oldest."""
 
     def __init__(self) -> None:
         self._elements: list[tuple[int, int, Element]] = []
 
     @staticmethod
     def key(element: Element) -> tuple[int, int]:
-        """What elements are ordered by: the priority value, then the age."""
+        """The sort key: the priority value, then the number."""
         return int(element.components[0]), element.number
 
     def add(self, element: Element) -> None:
@@ -175,7 +175,7 @@ class _PriorityHeap:
 
 
 class EnqueueRequest(Request):
-    """An enqueue: the elements that are still to be added, oldest first."""
+    """An enqueue. `left` has the elements that are not added yet, oldest first."""
 
     __slots__ = ("bytes", "left")
 
@@ -204,7 +204,7 @@ class DequeueRequest(Request):
         self.held: list[Element] = []
 
     def finished(self, value: list[Element]) -> Any:
-        """The components, stacked if several elements were requested; a single array if there is one component."""
+        """The components, stacked for a `dequeue_many`. A single array if there is one component."""
         if not self.many:
             arrays: Sequence[Array] = value[0].components
         else:
@@ -231,7 +231,7 @@ class DequeueRequest(Request):
 
 
 class Queue(AsyncResource[Any]):
-    """A queue: elements, and the two lists of waiting requests."""
+    """A queue: its elements, and the two lists of waiting requests."""
 
     def __init__(self, name: str, kind: QueueKind) -> None:
         super().__init__()
@@ -267,27 +267,27 @@ class Queue(AsyncResource[Any]):
     # --- requests of kernels ---------------------------------------------------------------------------------------
 
     def enqueue(self, elements: Sequence[Sequence[Array]]) -> Any:
-        """Put elements in, in order, as room appears.
+        """Add elements in order, as room appears.
 
         Raises:
-            InvalidArgumentError: components of the wrong number, type or shape.
-            CancelledError: it is closed.
-            ResourceExhaustedError: it would hold more bytes than DOVETAIL_QUEUE_MB allows.
+            InvalidArgumentError: the number, type or shape of components is wrong.
+            CancelledError: the queue is closed.
+            ResourceExhaustedError: the queue would hold more bytes than DOVETAIL_QUEUE_MB allows.
         """
         for e in elements:
             self._check(e)
         return self.ask(EnqueueRequest(f"room in {self}", [tuple(e) for e in elements]))
 
     def dequeue(self) -> Any:
-        """One element."""
+        """Take one element."""
         return self.ask(DequeueRequest(self, 1, many=False))
 
     def dequeue_many(self, count: int, *, fewer: bool = False) -> Any:
-        """`count` elements, stacked; with `fewer`, the remaining elements if the queue is closed.
+        """Take `count` elements, and stack them. With `fewer`, take the remaining elements if the queue is closed.
 
         Raises:
-            InvalidArgumentError: `count` is negative, or elements have no shape.
-            OutOfRangeError: closed, and too few are left.
+            InvalidArgumentError: `count` is negative, or the queue was made without shapes.
+            OutOfRangeError: the queue is closed, and too few elements are left.
         """
         if count < 0:
             raise invalid(f"{self}: the number of elements must not be negative, is {count}")
@@ -296,7 +296,7 @@ class Queue(AsyncResource[Any]):
         return self.ask(DequeueRequest(self, count, many=True, fewer=fewer))
 
     def close(self, cancel_pending_enqueues: bool = False) -> Any:
-        """Accept no more elements: after the waiting enqueues, or instead of them with `cancel_pending_enqueues`."""
+        """Accept no more elements after the waiting enqueues. With `cancel_pending_enqueues`, the waiting enqueues fail."""
         if cancel_pending_enqueues:
 
             def event() -> None:
@@ -325,7 +325,7 @@ class Queue(AsyncResource[Any]):
                     f"Shape mismatch in tuple component {i} of {self}. Expected {text(dims)}, got {text(c.shape)}"
                 )
 
-    # --- the rules -------------------------------------------------------------------------------------------------
+    # --- rules of `AsyncResource` ----------------------------------------------------------------------------------
 
     def _admit(self, request: EnqueueRequest | CloseRequest | DequeueRequest) -> None:
         if isinstance(request, DequeueRequest):
@@ -348,7 +348,7 @@ class Queue(AsyncResource[Any]):
             pass
 
     def _serve_gives(self) -> bool:
-        """Serve the enqueues. Returns whether anything changed that may affect dequeues."""
+        """Serve the enqueues. Returns whether a change may affect dequeues."""
         changed = False
         while self._gives:
             head = self._gives[0]
@@ -372,7 +372,7 @@ class Queue(AsyncResource[Any]):
         return changed
 
     def _serve_takes(self) -> bool:
-        """Serve the dequeues. Returns whether anything changed that may affect enqueues."""
+        """Serve the dequeues. Returns whether a change may affect enqueues."""
         changed = False
         while self._takes:
             head = self._takes[0]
@@ -386,7 +386,7 @@ class Queue(AsyncResource[Any]):
                 head.held.append(element)
                 changed = True
             if len(head.held) == head.count or (self.is_closed and head.fewer and head.held):
-                if self._sorts:  # they may have come in several turns
+                if self._sorts:  # the elements may have been taken in several events
                     head.held.sort(key=_PriorityHeap.key)
                 head.answer(head.held)
             elif self.is_closed:

@@ -1,7 +1,7 @@
-"""The resource manager: state that outlives a step, and its interface for the kernels of stateful ops.
+"""The resource manager: state that persists between steps, and its interface for the kernels of stateful ops.
 
 The reference of a stateful op is called as `reference(context, *inputs, **attrs)`. The `Context` belongs to one node in one
-session: it names the node, returns resources (variables, queues) by container and name, and counts the runs of the node for
+session. It has the node's name and its resources (variables, queues) by container and name. It counts the runs of the node for
 counter-based random generators. The reference evaluator and the runtime's workers both use it, so an op's definition
 specifies its effect on state once.
 """
@@ -40,11 +40,11 @@ class _Dead:
 
 
 DEAD: Any = _Dead()
-"""The value of a dead tensor: its branch was not taken."""
+"""The value of a dead tensor, whose branch was not taken."""
 
 
 def frozen(value: Array) -> Array:
-    """The value as an array that never changes: itself if that is certain, else a copy."""
+    """The value as an array that never changes. A copy, unless the array is read-only and owns its memory."""
     value = np.asarray(value)
     if value.flags.writeable or value.base is not None:  # a fed array, or a view of a message
         value = value.copy()
@@ -53,16 +53,16 @@ def frozen(value: Array) -> Array:
 
 
 class Resources:
-    """All state of one task (or of one isolated session): container -> name -> resource.
+    """All state of a task or of an isolated session: container -> name -> resource.
 
     Attributes:
         collectives: runs the task's collective ops with those of other tasks.
-        default_container: the container of state that names none.
-        version: number of times that a container was cleared.
-        data_folders: folders whose files data sets of other processes may read; None: all.
+        default_container: the container of nodes that do not set one.
+        version: how often a container was cleared.
+        data_folders: folders whose files may be read by data sets of other processes. None means all.
         functions: compiled functions that use the state, by function.
-        steps_started: how many steps of the task have begun, those of isolated sessions in the state of the task.
-        inner: what works for kernels: executors of functions, pipelines of data sets. `cancel(resources)` is called when the task ends.
+        steps_started: number of steps that the task has started. Steps of isolated sessions count in the task's state.
+        inner: executors of functions and pipelines of data sets. `cancel(resources)` of each is called when the task ends.
     """
 
     def __init__(self, collectives: CollectiveContext | None = None, default_container: str = "") -> None:
@@ -73,15 +73,15 @@ class Resources:
         self.functions: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self.inner: weakref.WeakSet[Any] = weakref.WeakSet()
         self.version = self.steps_started = 0
-        self._published: dict[tuple[str, str], Share] = {}  # also for resources that are still to be made
+        self._published: dict[tuple[str, str], Share] = {}  # also for resources that are not made yet
         self._on_change: Callable[[str, str, Array | None], None] | None = None
         self._lock = threading.Lock()
 
     def get_or_create(self, container: str, name: str, kind: type[R], make: Callable[[], R]) -> R:
-        """The resource of that name, made if there is none.
+        """Find or make a resource.
 
         Raises:
-            InvalidArgumentError: the name is taken by a resource of another kind.
+            InvalidArgumentError: the name belongs to a resource of another kind.
         """
         with self._lock:
             found = self._containers.setdefault(container, {})
@@ -96,10 +96,10 @@ class Resources:
         return resource
 
     def variable(self, container: str, name: str, dtype: DType) -> VariableState:
-        """The variable of that name, made if there is none.
+        """Find or make a variable.
 
         Raises:
-            InvalidArgumentError: it has another type, or the name is taken by another resource.
+            InvalidArgumentError: the variable has another type, or the name belongs to another kind of resource.
         """
         state = self.get_or_create(container, name, VariableState, lambda: VariableState(name, dtype))
         if state.dtype is not dtype:
@@ -110,11 +110,11 @@ class Resources:
         return state
 
     def find(self, container: str, name: str) -> Any:
-        """The resource of that name, or None."""
+        """The resource of a name, or None."""
         return self._containers.get(container, {}).get(name)
 
     def clear(self, container: str) -> bool:
-        """Delete a container with all its resources. Whether it existed."""
+        """Delete a container with all its resources. Returns whether it existed."""
         with self._lock:
             lost = self._containers.pop(container, None)
             self.version += 1
@@ -127,7 +127,7 @@ class Resources:
         return lost is not None
 
     def publish(self, container: str, name: str, share: Share | None) -> None:
-        """Publish the resource of that name, as soon as it exists. None: stop publishing it."""
+        """Publish the resource of a name as soon as it exists. Stop publishing it if `share` is None."""
         with self._lock:
             if share is None:
                 self._published.pop((container, name), None)
@@ -138,7 +138,7 @@ class Resources:
                 resource.publish(share)
 
     def watch(self, on_change: Callable[[str, str, Array | None], None]) -> None:
-        """Call this when a variable changes: with its container, its name, and the rows as for `VariableState.on_change`."""
+        """Call `on_change(container, name, rows)` when a variable changes. `rows` are those of `VariableState.on_change`."""
         with self._lock:
             self._on_change = on_change
             for container, found in self._containers.items():
@@ -155,14 +155,14 @@ class Resources:
 
 
 class SessionState:
-    """A session's state between steps on one task: the number of runs of each node, and the seed of unseeded random ops."""
+    """A session's state on a task that persists between steps: the runs of each node, and the seed of unseeded random ops."""
 
     def __init__(self, seed: int | None = None) -> None:
         self.seed = int.from_bytes(os.urandom(8), "little") if seed is None else seed
         self._runs: dict[str, itertools.count[int]] = {}
 
     def count(self, node_name: str) -> int:
-        """0 at the node's first run in this session, then 1, 2, ...: atomic, because both calls are single C operations."""
+        """The number of earlier runs of a node in this session. Atomic, because both calls are single C operations."""
         return next(self._runs.setdefault(node_name, itertools.count()))
 
 
@@ -172,7 +172,7 @@ class Context:
 
     Attributes:
         node_name: the node's name, for errors and as the default name of its state.
-        container: the container of its state ('' has been resolved to the task's default).
+        container: the container of its state. The default container has its name, not ''.
         resources: the state of the task.
         session: the session's state between steps.
         output_dims: the node's static output shapes.

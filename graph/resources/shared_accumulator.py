@@ -1,16 +1,16 @@
 """The state of an accumulator to which several processes add.
 
-The state is one byte array, shared like a variable's value (`shared_storage.py`): double-buffered, under a lock that is released when its
-holder ends.
+The state is one byte array, which is shared like a variable's value (`shared_storage.py`). It is double-buffered and has a lock, which is
+released if the process that holds it ends.
 
     gradients since the last take | the accumulator's step | unused, up to 64 bytes | the sum
 
-A process that adds a gradient writes the whole state into the other buffer, and one store switches the buffers. So a process that
-is killed has added its gradient or has not. A take works in the same way. Setting the step stores one word.
+A process that adds a gradient writes the whole state into the other buffer, and one store switches the buffers. So if it is killed, its
+gradient has been added completely or not at all. A take works in the same way. Setting the step stores one word.
 
-Only the accumulator's own task waits for gradients. It publishes the number that it waits for, outside of the value, before it reads the
-count. Other processes read that number after they have added a gradient and released the lock, and wake the task by a message if there
-are enough. So one of the two always notices. A process may be killed before that, so the task also polls from time to time.
+Only the accumulator's own task waits for gradients. It publishes the number that it waits for, outside the value, before it reads the
+count. Other processes read that number after they have added a gradient and released the lock. If there are enough gradients, they wake
+the task by a message. So no gradient is missed. A process may be killed before it wakes the task, so the task also polls.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from .shared_storage import SharedSumValue
 
 HEAD: Final = 64  # bytes before the sum
 _COUNT, _STEP = range(2)
-_PLACES: Final = 2
+_BUFFERS: Final = 2
 
 
 def state_bytes(dims: tuple[int | None, ...] | None, dtype: np.dtype[Any]) -> int | None:
-    """Size of the state. None: the shape is not known, or has no elements."""
+    """The size of the state in bytes. None if the shape is unknown or has no elements."""
     count = element_count(dims)
     return HEAD + count * dtype.itemsize if count else None
 
 
 def encode_state(total: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], *words: int) -> Array:
-    """The bytes of a state. `words`: gradients and step."""
+    """The bytes of a state. `words` are the number of gradients and the step."""
     found = np.zeros(HEAD + int(np.prod(shape)) * dtype.itemsize, np.uint8)
     found[: 8 * len(words)].view(np.int64)[:] = words
     if total is not None:
@@ -46,17 +46,20 @@ def encode_state(total: Array | None, shape: tuple[int, ...], dtype: np.dtype[An
 
 
 class SharedAccumulator:
-    """The state of an accumulator to which several processes add. A context manager that takes the lock.
+    """The state of an accumulator to which several processes add. As a context manager, it takes the lock.
 
     Args:
         opened: the shared value that holds the state.
-        shape, dtype: shape and type of the sum.
+        shape: shape of the sum.
+        dtype: type of the sum.
     """
 
     def __init__(self, opened: SharedSumValue, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.opened = opened
         self._shape, self._dtype = shape, dtype
-        self._seen: dict[int, tuple[Array, memoryview, Array]] = {}  # cached views of each buffer
+        self._views: dict[
+            int, tuple[Array, memoryview, Array]
+        ] = {}  # id of a buffer -> the buffer, its words and its sum
         self._result: list[Array] = []  # the result of the last take
 
     def __enter__(self) -> SharedAccumulator:
@@ -66,39 +69,39 @@ class SharedAccumulator:
     def __exit__(self, *error: object) -> None:
         self.opened.release()
 
-    def _in(self, place: Array) -> tuple[Array, memoryview, Array]:
+    def _views_of(self, buffer: Array) -> tuple[Array, memoryview, Array]:
         """A buffer, its words, and its sum."""
-        found = self._seen.get(id(place))
-        if found is None or found[0] is not place:
-            if len(self._seen) >= _PLACES:
-                self._seen.clear()
-            words = self._words(place)
-            found = self._seen[id(place)] = place, words, place[HEAD:].view(self._dtype).reshape(self._shape)
+        found = self._views.get(id(buffer))
+        if found is None or found[0] is not buffer:
+            if len(self._views) >= _BUFFERS:
+                self._views.clear()
+            words = self._words(buffer)
+            found = self._views[id(buffer)] = buffer, words, buffer[HEAD:].view(self._dtype).reshape(self._shape)
         return found
 
     # --- with the lock held ------------------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
-        """Gradients since the last take."""
-        return self._in(self.opened.both()[0])[1][_COUNT]
+        """The number of gradients since the last take."""
+        return self._views_of(self.opened.both()[0])[1][_COUNT]
 
     @property
     def step(self) -> int:
         """The accumulator's step."""
-        return self._in(self.opened.both()[0])[1][_STEP]
+        return self._views_of(self.opened.both()[0])[1][_STEP]
 
     @step.setter
     def step(self, step: int) -> None:
-        self._in(self.opened.both()[0])[1][_STEP] = step
+        self._views_of(self.opened.both()[0])[1][_STEP] = step
 
     def add(self, gradient: Array, local_step: int) -> int:
-        """Add a gradient of the sum's shape, and return the new count. 0: the gradient was stale and is dropped."""
+        """Add a gradient of the sum's shape, and return the new count. Drops a stale gradient, and returns 0."""
         old, new = self.opened.both()
-        _, words, total = self._in(old)
+        _, words, total = self._views_of(old)
         if local_step < words[_STEP]:
             return 0
-        _, new_words, new_total = self._in(new)
+        _, new_words, new_total = self._views_of(new)
         count = words[_COUNT] + 1
         if count == 1:
             np.copyto(new_total, gradient)
@@ -112,8 +115,8 @@ class SharedAccumulator:
     def take(self, is_mean: bool) -> Array:
         """The sum or mean of all gradients since the last take. Resets the count and advances the step."""
         old, new = self.opened.both()
-        _, words, total = self._in(old)
-        _, new_words, _ = self._in(new)
+        _, words, total = self._views_of(old)
+        _, new_words, _ = self._views_of(new)
         result = self._own()
         if is_mean:
             np.true_divide(total, np.asarray(words[_COUNT]).astype(self._dtype), out=result)
@@ -126,7 +129,7 @@ class SharedAccumulator:
         return result
 
     def _own(self) -> Array:
-        """An array for the result: that of the last take, if nothing refers to it."""
+        """An array for the result. That of the last take is reused if nothing else refers to it."""
         held = self._result
         if not held or getrefcount(held[0]) > ONLY_ITEM:
             held[:] = [np.empty(self._shape, self._dtype)]
@@ -136,7 +139,7 @@ class SharedAccumulator:
     # --- without the lock ---------------------------------------------------------------------------------------------
 
     def is_full(self) -> bool:
-        """Whether there are enough gradients for the take that its task waits for."""
+        """Whether there are enough gradients for the take for which the task waits."""
         wanted = self.opened.wanted
         if not wanted:
             return False
@@ -144,17 +147,17 @@ class SharedAccumulator:
         return now is not None and self._words(now)[_COUNT] >= wanted
 
     def wake(self) -> None:
-        """Wake its task."""
+        """Wake the accumulator's task."""
         self.opened.wake()
 
     @staticmethod
-    def _words(place: Array) -> memoryview:
-        return place.data[:HEAD].cast("q")
+    def _words(buffer: Array) -> memoryview:
+        return buffer.data[:HEAD].cast("q")
 
     def close(self) -> tuple[int, int, Array | None]:
         """End the sharing, and return count, step and sum."""
         value = self.opened.close()
-        _, words, total = self._in(value)
+        _, words, total = self._views_of(value)
         count, step = words[_COUNT], words[_STEP]
-        self._seen.clear()
+        self._views.clear()
         return count, step, np.array(total) if count else None

@@ -23,17 +23,17 @@ from .shared_storage import Publishable, Share, SharedValue, kept_copy, may_chan
 
 
 class VariableState(Publishable):
-    """The value of a variable: copy-on-write.
+    """The value of a variable, with copy-on-write.
 
-    A read is a snapshot without a copy: a returned array is never changed. So an update stores a new array, or overwrites the old
-    one if only the variable refers to it (`changing`). Both are atomic: readers wait meanwhile.
+    A read is a snapshot without a copy, because a returned array is never changed. So an update stores a new array, or overwrites the
+    old one if only the variable refers to it (`changing`). Updates are atomic, so readers may have to wait.
 
-    Other processes read and update a published variable, too (`shared_storage.py`): its `SharedValue` holds the value, unless that
+    Other processes may read and update a published variable (`shared_storage.py`). Its `SharedValue` holds the value, unless the value
     cannot be shared.
 
     Attributes:
-        on_change: called, with the lock held, when the value changes in this process: with the rows that do (indices into the first
-            axis, some maybe out of range), or None for all of it. None: nothing is called.
+        on_change: a function or None. It is called with the lock held when the value changes in this process. Its argument is the rows
+            that change (indices into the first axis, which may be out of range), or None for all rows.
     """
 
     __slots__ = ("__weakref__", "_share", "_shared", "_snapshots", "_value", "dtype", "lock", "name", "on_change")
@@ -43,13 +43,13 @@ class VariableState(Publishable):
         self.dtype = dtype.base
         self.lock = threading.Lock()
         self._value: Array | None = None
-        self._share: Share | None = None  # if it is published
-        self._shared: SharedValue | None = None  # holds the value
-        self._snapshots: tuple[weakref.ref[ChunkedSnapshot], ...] = ()  # of the value, that are read in chunks
+        self._share: Share | None = None  # not None if the variable is published
+        self._shared: SharedValue | None = None  # holds a shared value
+        self._snapshots: tuple[weakref.ref[ChunkedSnapshot], ...] = ()  # chunked snapshots of the value
         self.on_change: Callable[[Array | None], None] | None = None
 
     def __enter__(self) -> None:
-        """Take the lock, and that between processes."""
+        """Take the lock, and the lock between processes."""
         self.lock.acquire()
         if self._shared is not None:
             try:
@@ -67,13 +67,13 @@ class VariableState(Publishable):
 
     @property
     def is_initialized(self) -> bool:
-        """Whether it has a value yet."""
+        """Whether the variable has a value."""
         if self._value is not None:
             return True
         shared = self._shared
         if shared is not None:
             return shared.is_there
-        with self.lock:  # it may be changing in place
+        with self.lock:  # the value may be changing in place
             return self._value is not None or self._shared is not None
 
     def read(self) -> Array:
@@ -85,7 +85,7 @@ class VariableState(Publishable):
                 value = shared.read()
                 if value is not None:
                     return value
-            with self:  # it may be changing in place
+            with self:  # the value may be changing in place
                 return self._there()
         return value
 
@@ -96,7 +96,7 @@ class VariableState(Publishable):
         return copy
 
     def read_in_chunks(self) -> Array | ChunkedSnapshot:
-        """As `read`, for a long use: a large value is given so that it can go on being changed in place."""
+        """As `read`. A large value is a chunked snapshot, so that the variable can still be changed in place."""
         if self._shared is not None:
             return self.read()
         with self:
@@ -114,14 +114,14 @@ class VariableState(Publishable):
         return made
 
     def _keep(self, rows: Array | None) -> None:
-        """Keep what snapshots in chunks still need of these rows (None: all), because they will change. The lock is held."""
+        """Let chunked snapshots copy these rows (None means all), because they will change. The lock is held."""
         value = self._there()
         for snapshot in [s() for s in self._snapshots]:
             if snapshot is not None:
                 snapshot.keep(value, rows)
 
     def _leave(self) -> None:
-        """Leave the value to its snapshots in chunks, because the variable gets another. The lock is held."""
+        """Leave the value to its chunked snapshots, because the variable gets another value. The lock is held."""
         for snapshot in [s() for s in self._snapshots]:
             if snapshot is not None and self._value is not None:
                 snapshot.leave(self._value)
@@ -141,20 +141,20 @@ class VariableState(Publishable):
         return self._value
 
     def assign(self, value: Any, dims: Dims = None) -> Array:
-        """Store a value; `dims` is the static shape that it must fit (None: any)."""
+        """Store a value. `dims` is the static shape that it must fit. None means any shape."""
         array = np.asarray(value, self.dtype.np)
         if not compatible(array.shape, dims):
             raise invalid(
                 f"Variable '{self.name}' has shape {text(dims)}; a value of shape {text(array.shape)} cannot be assigned to it"
             )
-        is_own = array is not value and array.base is None  # else it may be a view of a message or of a fed array
+        is_own = array is not value and array.base is None  # otherwise it may be a view of a message or of a fed array
         if not is_own and self._share is None and self._shared is None:
             array, is_own = kept_copy(array), True
         with self:
             return self._store(array, is_own)
 
     def update(self, change: Callable[[Array], Any]) -> Array:
-        """Store `change(old value)`, atomically; `change` must not modify its argument."""
+        """Store `change(old value)` atomically. `change` must not modify its argument."""
         with self:
             new = np.asarray(change(self._there()), self.dtype.np)
             self._store(new)
@@ -173,14 +173,14 @@ class VariableState(Publishable):
             self._share = share
             value: Any = self._value
             if isinstance(value, np.ndarray) and self._shares(value):
-                self._value = None  # an array that others refer to is never changed
+                self._value = None  # the shared value replaces it
 
     def reach(self, shared: SharedValue) -> None:
-        """Represent a shared variable of another process from now on."""
+        """From now on, represent a shared variable of another process."""
         self._shared = shared
 
     def _shares(self, value: Array) -> bool:
-        """Share a value if the variable is published. Whether that was possible. The lock is held."""
+        """Share a value if the variable is published. Returns whether it is shared. The lock is held."""
         if self._share is not None:
             self._shared = self._share(value)
         return self._shared is not None
@@ -202,7 +202,7 @@ class VariableState(Publishable):
             self.on_change(None)
 
     def _store(self, new: Array, is_own: bool = True) -> Array:
-        """Store an array as the value, or a copy if others may change it (not `is_own`). The lock is held."""
+        """Store an array, or a copy of it unless `is_own`, because other code may change it. The lock is held."""
         if self.on_change is not None:
             self.on_change(None)
         if self._snapshots:
@@ -224,11 +224,10 @@ class VariableState(Publishable):
         return new
 
     def _take(self, rows: Array | None = None) -> Array:
-        """The value, of which these rows (None: any) are to be overwritten, to be put back with the lock held; a copy, if anything
-        refers to it or a part of it, here or in another process.
+        """Take the value out, to overwrite these rows (None means any) before `_put_back`. The lock is held.
 
-        Readers find no value meanwhile and wait for the lock. So nothing can take a reference to the array after its reference count was
-        found to be that of an item which only the list here has.
+        Returns a copy if something else refers to the array or a part of it, here or in another process. Until `_put_back`, readers find
+        no value and wait for the lock. So no reference to the array can appear after its reference count was read.
         """
         if self._shared is not None:
             return self._shared.begin()
@@ -246,7 +245,7 @@ class VariableState(Publishable):
         return held.pop()
 
     def _put_back(self, value: Array, rows: Array | None = None) -> None:
-        """End what `_take` began. Only these rows have changed; None: any."""
+        """Put the value back after `_take`. `rows` are the rows that may have changed. None means all."""
         if self.on_change is not None:
             self.on_change(rows)
         if self._shared is not None:
@@ -257,14 +256,14 @@ class VariableState(Publishable):
 
 
 def _is_free(held: list[Array]) -> bool:
-    """Whether only this list refers to its array, here or in another process, so that it may be overwritten."""
+    """Whether only this list refers to its array, also among other processes, so that the array may be overwritten."""
     return getrefcount(held[0]) <= ONLY_ITEM and may_change(held[0]) and held[0].flags.c_contiguous
 
 
 def update_together(states: Sequence[VariableState], change: Callable[..., Sequence[Any]]) -> None:
-    """Store `change(*old values)`, one new value per state, atomically; `change` must not modify its arguments.
+    """Store `change(*old values)`, a new value per state, atomically. `change` must not modify its arguments.
 
-    Locks are taken in one order everywhere, so two updates cannot deadlock. Nothing changes when `change` fails.
+    Locks are always taken in the same order, so two updates cannot deadlock. If `change` fails, no value changes.
     """
     with _locked(states):
         new = change(*[s._there() for s in states])
@@ -274,25 +273,27 @@ def update_together(states: Sequence[VariableState], change: Callable[..., Seque
 
 
 def read_together(states: Sequence[VariableState]) -> list[Array]:
-    """The values of variables, all of one moment. FailedPreconditionError: one has none yet."""
+    """The values of variables at one moment. FailedPreconditionError if one is not initialized."""
     with _locked(states):
         return [s._there() for s in states]
 
 
 def read_together_in_chunks(*states: VariableState) -> Any:
-    """`read_together`, as the result of a kernel, each value as for `read_in_chunks`."""
+    """As `read_together`, with values as for `read_in_chunks`, as the result of a kernel."""
     with _locked(states):
         values = tuple([s._in_chunks() for s in states])
     return values[0] if len(values) == 1 else values
 
 
 def changing(states: Sequence[VariableState], rows: Array | None = None) -> AbstractContextManager[list[Array]]:
-    """The values of different variables, all contiguous, to be overwritten in place, atomically.
+    """A block that overwrites the values of different variables in place, atomically. The arrays are contiguous.
 
-    `rows`: what the block changes, as indices into the first axis; None: anything.
+    Existing snapshots do not change: the variable gets a copy, and chunked snapshots copy the rows. An exception in the block does not
+    undo writes, so check all conditions before the first write.
 
-    Existing snapshots do not change: the variable then gets a copy to overwrite; those in chunks keep the rows. Check everything before the
-    first element is written, because an exception in the block does not undo writes.
+    Args:
+        states: the variables.
+        rows: the rows that the block changes, as indices into the first axis. None means any.
 
     >>> with changing([state]) as (value,):
     ...     value[rows] += 1
@@ -301,7 +302,7 @@ def changing(states: Sequence[VariableState], rows: Array | None = None) -> Abst
 
 
 class _Changing(AbstractContextManager[list[Array]]):
-    """`changing` as a class: a generator-based context manager takes as long as a small update."""
+    """`changing` as a class, because a generator-based context manager takes as long as a small update."""
 
     __slots__ = ("_locks", "_rows", "_states", "_values")
 
@@ -330,14 +331,14 @@ class _Changing(AbstractContextManager[list[Array]]):
 
 
 def _locked(states: Sequence[VariableState]) -> AbstractContextManager[Any]:
-    """All of their locks: first those of this process, then those between processes."""
+    """The locks of several variables: first those of this process, then those between processes."""
     if len(states) == 1:
         return states[0]
     return _Locks(sorted(set(states), key=lambda s: (s.name, id(s))))
 
 
 class _Locks(AbstractContextManager[None]):
-    """The locks of several variables, taken in this order; those between processes by their keys."""
+    """The locks of several variables, taken in the order of `states`. Those between processes are taken in the order of their keys."""
 
     __slots__ = ("_shared", "_states")
 

@@ -1,9 +1,9 @@
-"""Writes a graph as a `GraphDef`, which TensorFlow, TensorBoard and Netron read; also pruning of GraphDefs.
+"""Writes a graph as a `GraphDef` for TensorFlow, TensorBoard and Netron, and prunes GraphDefs.
 
-Ops have TensorFlow's names, inputs and attributes, so most nodes are written as they are, with the types that TensorFlow spells
-out. Some that differ are written as one or several nodes of TensorFlow's (`written_forms`). Attributes that TensorFlow's op does not have
-go into an attribute `_dovetail`, which TensorFlow ignores. An op that TensorFlow does not have, or has with another meaning, is written as
-`Dovetail<op>`: TensorFlow then reports an unknown op and gives no wrong answer.
+Ops have TensorFlow's names, inputs and attributes, so most nodes are written unchanged, with additional attributes for types. Nodes of
+other ops are written as one or several nodes of TensorFlow (`written_forms`). Attributes that TensorFlow's op does not have are written
+in an attribute `_dovetail`, which TensorFlow ignores. An op that TensorFlow does not have, or has with another meaning, is written as
+`Dovetail<op>`, so that TensorFlow reports an unknown op.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from .written_forms import Form, Part, form_of
 
 
 def node_of(text: str) -> str:
-    """The name of the node that an input names: `x` of `x:1` and of `^x`."""
+    """The name of the node of an input, such as `x` for `x:1` or `^x`."""
     return text.removeprefix("^").partition(":")[0]
 
 
 def without(graph_def: Any, is_left_out: Callable[[Any], bool], needed: Collection[str] = frozenset()) -> Any:
-    """A graph without some nodes, and without those that need them; but with all of `needed`, by name."""
+    """A copy of a GraphDef without some nodes and the nodes that depend on them. Nodes with names in `needed` stay."""
     takers: dict[str, list[str]] = {}
     for node in graph_def.node:
         for source in {node_of(i) for i in node.input}:
@@ -51,7 +51,7 @@ def without(graph_def: Any, is_left_out: Callable[[Any], bool], needed: Collecti
 
 
 def needed_by(graph_def: Any, names: Iterable[str]) -> set[str]:
-    """The names of nodes that these need, and theirs; those that are not in the graph among them."""
+    """The names of nodes on which these depend, and their own. Names that are not in the graph are included."""
     nodes = {node.name: node for node in graph_def.node}
     found: set[str] = set()
     todo = list(names)
@@ -63,11 +63,11 @@ def needed_by(graph_def: Any, names: Iterable[str]) -> set[str]:
     return found
 
 
-PRODUCER = 1882  # the version of TensorFlow's graphs that these are: with what of it defaults came and went
-OWN = "Dovetail"  # before the names of ops that TensorFlow does not have
-EXTRA = "_dovetail"  # the attribute with what TensorFlow's op has no attribute for, as msgpack
+PRODUCER = 1882  # the version of TensorFlow's graphs, which determines the defaults of attributes
+OWN = "Dovetail"  # prefix of ops that TensorFlow does not have
+EXTRA = "_dovetail"  # the attribute with the attributes that TensorFlow's op does not have, as msgpack
 OTHERWISE = frozenset(("MergeV2Checkpoints", "ResourceSparseApplyKerasMomentum", "RestoreV2", "SaveV2"))
-"""Ops that have TensorFlow's names and do something else."""
+"""Ops with TensorFlow's names and another meaning."""
 
 
 def graph_def_of(
@@ -76,13 +76,14 @@ def graph_def_of(
     """The `GraphDef` of a graph.
 
     Args:
-        from_version: nodes from this number on.
-        add_shapes: also write the shapes of outputs, as `_output_shapes`.
-        nodes: these alone; None: all.
+        graph: the graph.
+        from_version: the number of the first node.
+        add_shapes: whether to write the shapes of outputs, as `_output_shapes`.
+        nodes: the nodes to write. None means all.
 
     Raises:
         UnimplementedError: the package `protobuf` is not installed.
-        InvalidArgumentError: a node cannot be written, such as a `py_func`; or a loop is being built.
+        InvalidArgumentError: a node such as a `py_func` cannot be written, or a loop is being built.
     """
     graph.table.check_values()
     if graph.flow.has_open_loops:
@@ -98,7 +99,7 @@ def graph_def_of(
 
 
 def _protos(node: Node, add_shapes: bool) -> list[Any]:
-    """A node's messages: its own, after those of its parts. InvalidArgumentError: it cannot be written."""
+    """The messages of a node: those of its parts, then its own. InvalidArgumentError if it cannot be written."""
     parts: dict[str, Any] = {}
     try:
         if node.type in OTHERWISE:
@@ -125,9 +126,9 @@ def _protos(node: Node, add_shapes: bool) -> list[Any]:
 
 
 def _filled(form: Form, node: Node, name: str, parts: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The message of a form, which is a node or a part of it, and what TensorFlow's op has no place for.
+    """The message of a node or a part of it, and the attributes that TensorFlow's op does not have.
 
-    The parts that it takes are added to `parts`, by name. MisfitError: TensorFlow has no such node.
+    Its parts are added to `parts`, by name. MisfitError if TensorFlow has no such node.
     """
     signature = signatures().get(form.op)
     if signature is None:
@@ -135,7 +136,7 @@ def _filled(form: Form, node: Node, name: str, parts: dict[str, Any]) -> tuple[A
     proto = message("NodeDef")(name=name, op=form.op, device=node.device)
     extra = _write_attrs(proto, form, signature, node.container)
     _write_inputs(proto, form, node, parts)
-    if not form.inputs and name != node.name:  # a constant runs where the node does: in its branch or loop
+    if not form.inputs and name != node.name:  # a constant must be in the node's branch or loop
         context = node.graph.flow.of(node)
         proto.input.extend([f"^{context.pivot.op.name}"] if context is not None else [])
     return proto, extra | dict(form.kept)
@@ -155,7 +156,7 @@ def _write_inputs(proto: Any, form: Form, node: Node, parts: dict[str, Any]) -> 
 
 
 def _write_attrs(proto: Any, form: Form, signature: Signature, container: str) -> dict[str, Any]:
-    """Write the attributes of the signature; returns the others. MisfitError: one is missing or does not fit."""
+    """Write the attributes of the signature. Returns the others. MisfitError if one is missing or does not fit."""
     inferred = signature.inferred_attrs([t.dtype for t in form.inputs], form.outputs)
     extra = dict(form.attrs)
     for name, (kind, default) in signature.attrs.items():

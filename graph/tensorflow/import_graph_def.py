@@ -1,8 +1,8 @@
 """`import_graph_def`: adds the nodes of a `GraphDef` to a graph.
 
-The message is not trusted: all of it is read and checked, with types and shapes inferred again, before the graph changes. One error
-names all ops that have no counterpart here. Device blocks that are open around the call apply, as in TensorFlow: what a node
-requests itself wins, field by field. So a model from elsewhere can be split over a cluster.
+The message is not trusted. It is read and checked, and types and shapes are inferred again, before the graph changes. One error names
+all unsupported ops. Device blocks around the call apply, as in TensorFlow. The request of a node has precedence, field by field. So a
+model can be distributed over a cluster.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .node_mapping import COMPOSED, UnsupportedError, attrs_of, composed_attrs, 
 
 Ends = list[tuple[int, int]]  # outputs, as number of the node and of the output
 _MISFITS = (ValueError, TypeError, KeyError, IndexError, AttributeError, MalformedError)
-_SHAPELESS = 21  # graphs of this version, or an older one, write a placeholder of unknown shape as a scalar
+_SHAPELESS = 21  # up to this version of graphs, a placeholder of unknown shape is written as a scalar
 
 
 def import_graph_def(
@@ -43,20 +43,20 @@ def import_graph_def(
     """Add the nodes of a `GraphDef` to the default graph.
 
     Args:
-        graph_def: a `GraphDef`, of Dovetail's or TensorFlow's classes, or its bytes.
-        input_map: name of a tensor of the message (`x:0`, `x`, or `^x` for a control input) -> what takes its place.
-        return_elements: names of nodes and tensors of the message, whose counterparts are given back.
-        name: put before all names; None: `import`, `import_1`...; '' leaves them as they are.
-        op_dict: as TensorFlow has them; not needed.
-        producer_op_list: as TensorFlow has them; not needed.
+        graph_def: a `GraphDef` of Dovetail's or TensorFlow's classes, or its bytes.
+        input_map: name of a tensor of the message (`x:0`, `x`, or `^x` for a control input) -> the tensor or node that replaces it.
+        return_elements: names of nodes and tensors of the message to return.
+        name: name scope of the nodes. `import` by default. '' adds no scope.
+        op_dict: accepted for compatibility with TensorFlow.
+        producer_op_list: accepted for compatibility with TensorFlow.
 
     Returns:
-        what `return_elements` names, or None without it.
+        The nodes and tensors of `return_elements`, or None if it is None.
 
     Raises:
-        UnimplementedError: the package `protobuf` is not installed, or there are ops that Dovetail does not have: the text lists them.
-        InvalidArgumentError: the message is malformed, or a node says what there is not here.
-        ValueError: a name is not in it, or taken. The graph has not changed then.
+        UnimplementedError: the package `protobuf` is not installed, or ops are not supported. The message lists them.
+        InvalidArgumentError: the message is malformed, or an attribute is not supported. The graph does not change.
+        ValueError: a name of `input_map` or `return_elements` is not in the message, or a name exists already.
 
     >>> graph_def = GraphDef()
     >>> graph_def.ParseFromString(open("frozen.pb", "rb").read())
@@ -72,7 +72,7 @@ def import_graph_def(
 
 
 def as_graph_def(value: Any) -> Any:
-    """A `GraphDef` of our classes, of one of TensorFlow's or its bytes. InvalidArgumentError: it is none."""
+    """A `GraphDef` of Dovetail's class, from one of TensorFlow's class or from bytes. InvalidArgumentError if the bytes are malformed."""
     kind = message("GraphDef")
     if isinstance(value, kind):
         return value
@@ -83,12 +83,12 @@ def as_graph_def(value: Any) -> Any:
     try:
         found.ParseFromString(bytes(data))
     except Exception as e:  # protobuf's DecodeError, which has no class without the package
-        raise invalid(f"This is no GraphDef: {e}") from None
+        raise invalid(f"This is not a GraphDef: {e}") from None
     return found
 
 
 class _Importer:
-    """One import: the message's nodes in an order in which they can be made, each made of records."""
+    """An import: makes the message's nodes in topological order, by records."""
 
     def __init__(self, graph: Graph, definition: Any, prefix: str, mapped: Mapping[str, Any], origin: Origin) -> None:
         self.graph = graph
@@ -111,7 +111,7 @@ class _Importer:
         return number, value.value_index if isinstance(value, Tensor) else -1
 
     def read(self) -> dict[str, Node]:
-        """Make all nodes and add them to the graph; by their names in the message."""
+        """Make all nodes and add them to the graph. Returns them by their names in the message."""
         self._check()
         take = self.builder.take
         take((FORMAT, VERSION, 0, None))
@@ -137,7 +137,7 @@ class _Importer:
         return {name: arrived.nodes[number] for name, number in self.numbers.items()}
 
     def _check(self) -> None:
-        """Refuse what there is not here, all of it at once."""
+        """UnimplementedError if ops are not supported. InvalidArgumentError if two nodes have the same name."""
         if len(self.protos) != len(self.definition.node):
             twice = [n for n, count in Counter(p.name for p in self.definition.node).items() if count > 1]
             raise invalid(f"This GraphDef has several nodes called '{twice[0]}'")
@@ -156,7 +156,7 @@ class _Importer:
             raise UnimplementedError.of(f"This GraphDef has ops that Dovetail does not have: {listed}.{more}")
 
     def _order(self) -> list[str]:
-        """Names in topological order without the back edges of loops; otherwise in the order of the message."""
+        """Names in a topological order without back edges, which is close to the order of the message."""
         needs: dict[str, set[str]] = {}
         for name, proto in self.protos.items():
             before = {s for s, _ in map(_split, proto.input) if not self._is_back_edge(proto, s)}
@@ -178,7 +178,7 @@ class _Importer:
         return f"^{source}" if index < 0 else f"{source}:{index}"
 
     def _taken(self, proto: Any) -> tuple[Ends, list[int]]:
-        """What a node takes, and which nodes it waits for."""
+        """The inputs of a node, and its control inputs."""
         inputs: Ends = []
         controls: list[int] = []
         for source, index in map(_split, proto.input):
@@ -229,7 +229,7 @@ class _Importer:
         self.made[name] = ends
 
     def _take(self, name: str, op: str, inputs: Ends, attrs: dict[str, Any], beside: tuple[Any, ...]) -> int:
-        """Make one node; its number."""
+        """Make one node. Returns its number."""
         controls, device, colocation, container = beside
         line = locate(self.origin)
         flat = tuple(n for end in inputs for n in end)
@@ -264,7 +264,7 @@ class _Importer:
         return nodes[number if number >= 0 else -number - 1].outputs[output]
 
     def _compose(self, proto: Any, inputs: Ends, beside: tuple[Any, ...]) -> None:
-        """Make the nodes that a function makes: in a graph of its own first, from which they are taken over."""
+        """Make the nodes that a function makes in a separate graph."""
         scratch = Graph()
         stand_ins: dict[Tensor, tuple[int, int]] = {}
         with scratch.as_default():
@@ -294,7 +294,7 @@ class _Importer:
                 self.builder.take(("l", self.numbers[proto.name], self.numbers[source]))
 
     def element(self, name: str, nodes: Mapping[str, Node]) -> Node | Tensor:
-        """The counterpart of a node or tensor of the message. ValueError: it has none."""
+        """The node or tensor of a name in the message. ValueError if there is none."""
         source, colon, output = name.partition(":")
         if colon:
             key = f"{source}:{output}"
@@ -310,7 +310,7 @@ class _Importer:
 
 
 def _stand_in(tensor: Tensor) -> tuple[str, dict[str, Any]]:
-    """The op and attributes of a node without inputs that gives such a tensor: a constant, a variable, or a placeholder."""
+    """The op and attributes of a node without inputs that stands for a tensor: a constant, a variable, or a placeholder."""
     node = tensor.op
     if tensor.dtype.is_ref or tensor.dtype is resource:
         while node.inputs:
@@ -324,7 +324,7 @@ def _stand_in(tensor: Tensor) -> tuple[str, dict[str, Any]]:
 
 
 def _split(text: str) -> tuple[str, int]:
-    """`x:1` as name and number, -1 for `^x`."""
+    """Split an input such as `x:1` into name and number. The number of `^x` is -1."""
     if text.startswith("^"):
         return text[1:], -1
     name, _, index = text.partition(":")
@@ -332,7 +332,7 @@ def _split(text: str) -> tuple[str, int]:
 
 
 def _normal(mapped: Mapping[str, Any], graph: Graph) -> dict[str, Node | Tensor]:
-    """An `input_map` with complete names, and tensors or nodes for values."""
+    """An `input_map` with complete names as keys and tensors or nodes as values."""
     out: dict[str, Node | Tensor] = {}
     for key, value in mapped.items():
         key = key.decode() if isinstance(key, bytes) else str(key)

@@ -1,12 +1,12 @@
-"""Control edges that make TensorFlow run what changes state in a loop one iteration after the other.
+"""Control edges that make TensorFlow run the stateful nodes of a loop one iteration after the other.
 
-TensorFlow runs up to `parallel_iterations` of a loop at once, in the order of data and control edges alone. Here an iteration sees the
-changes of all before it. In a written graph, therefore, a `ControlTrigger` waits for what reads or changes state in an iteration, a loop
-variable goes on after it, and what reads or changes state in the next iteration waits for that variable. A `ControlTrigger` also runs
-after nodes of a branch that was not taken.
+TensorFlow runs up to `parallel_iterations` iterations at once, ordered only by data and control edges. In Dovetail, an iteration sees
+the changes of all earlier iterations. So in a written graph, a `ControlTrigger` waits for the nodes that read or change state in an
+iteration, the NextIteration of a loop variable waits for the `ControlTrigger`, and the stateful nodes of the next iteration wait for
+the variable's Merge. A `ControlTrigger` also runs after nodes of a branch that was not taken.
 
-The stacks of gradients are ordered by the variable that was made last, the gradient's counter: the nodes of the loop itself then stay
-before those of its gradient. Other state is ordered by the first variable.
+The stacks of gradients are ordered by the last variable, the gradient's counter, so that the nodes of the loop stay before those of its
+gradient. Other state is ordered by the first variable.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ..core.graph import Graph, Node
 from ..core.opdef import Trait
 
 _FORWARDING = frozenset(("Enter", "RefEnter", "Switch", "RefSwitch", "Merge", "Exit", "NextIteration"))
-"""Ops that hand on references, and read nothing."""
-_Users = dict[LoopContext, list[Node]]  # loop -> what reads or changes state in it
+"""Ops that forward references without a read."""
+_Users = dict[LoopContext, list[Node]]  # loop -> its nodes that read or change state
 
 
 def order_iterations(graph: Graph, protos: Any) -> None:
-    """Add the edges to a `GraphDef`'s nodes, which are all of a graph's."""
+    """Add the edges to the nodes of a `GraphDef` of a whole graph."""
     stacks: _Users = {}
     others: _Users = {}
     changing = set()
@@ -65,7 +65,7 @@ def order_iterations(graph: Graph, protos: Any) -> None:
 
 
 def _add_outer(graph: Graph, users: _Users, exits: Mapping[LoopContext, Sequence[Node]]) -> None:
-    """An iteration around a loop waits for the whole loop: for its Exits."""
+    """Add the Exits of loops to their outer loops, so that an outer iteration waits for the whole inner loop."""
     todo = list(users)
     while todo:
         for node in exits.get(todo.pop(), ()):
@@ -87,7 +87,7 @@ def _controls(nodes: Iterable[Node]) -> list[str]:
 
 
 def _depends_on_state(node: Node) -> bool:
-    if node.type in _FORWARDING or node.type.startswith("TensorArray"):  # whose flow orders them
+    if node.type in _FORWARDING or node.type.startswith("TensorArray"):  # flow tensors order the ops of TensorArrays
         return False
     return Trait.STATEFUL in node.opdef.traits or any(t.dtype.is_ref for t in node.inputs)
 
@@ -97,7 +97,7 @@ def _changes_state(node: Node) -> bool:
 
 
 def _ends(graph: Graph, ops: tuple[str, ...]) -> _Users:
-    """The nodes of those ops, by the loop from inside which their inputs come."""
+    """The nodes of some ops, by the loop of their inputs."""
     found: _Users = {}
     for node in graph.nodes:
         if node.type in ops:

@@ -1,7 +1,7 @@
-"""Which op, with which attributes, a node of TensorFlow's is here. `import_graph_def` calls it for every node.
+"""The op and attributes of a node of TensorFlow in Dovetail. `import_graph_def` calls this module for every node.
 
-Nearly all are the op of the same name. Older ops are newer ones by another name. A few, such as `ResizeBilinear`, are functions
-here that make several nodes. Some have attributes here that follow from where their inputs come from.
+Most ops have the same name. An older op may be a newer op with another name (`NEWER`). A few, such as `ResizeBilinear`, are functions
+that make several nodes (`COMPOSED`). Some attributes are derived from the node that computes an input (`DERIVED`).
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ NEWER = {
     "Add": "AddV2", "BatchMatMul": "BatchMatMulV2", "FusedBatchNorm": "FusedBatchNormV3", "FusedBatchNormV2": "FusedBatchNormV3",
     "Inv": "Reciprocal", "Variable": "VariableV2",
 }  # fmt: skip
-"""Older ops that are newer ones, but for their names."""
+"""Older op -> the newer op that is equal except for its name."""
 
 _HARMLESS = frozenset(("use_cudnn_on_gpu", "validate_indices", "allowed_devices", "incompatible_shape_error", "debug_name",
                        "grad_a", "grad_b", "grad_x", "grad_y", "experimental_debug_info", "use_locking", "Truncate", "bad_color",
                        "index_type", "use_inter_op_parallelism", "swap_memory", "TI", "container"))  # fmt: skip
-"""Attributes that do not change what a node computes here, whatever they say."""
+"""Attributes that do not affect the result of a node."""
 
 Inputs = Sequence[Tensor]
 _FLAGS = {
@@ -51,15 +51,15 @@ _FLAGS = {
     for is_ref in (False, True)
     for is_sparse in (False, True)
 }
-"""The attributes of updates of variables."""
+"""Op of an optimizer's update -> its attributes."""
 
 
 class UnsupportedError(ValueError):
-    """A node that has no counterpart here."""
+    """The op of a node is not supported."""
 
 
 def op_of(proto: Any) -> str:
-    """The name of the op that a node is here; of a function that makes several (`COMPOSED`), its own. UnsupportedError: none."""
+    """The op of a node in Dovetail, or a key of `COMPOSED`. UnsupportedError if there is none."""
     op: str = proto.op
     known = registered()
     if op.startswith(OWN) and op.removeprefix(OWN) in known:
@@ -73,7 +73,7 @@ def op_of(proto: Any) -> str:
 
 
 def attrs_of(proto: Any, definition: OpDef, inputs: Inputs) -> dict[str, Any]:
-    """The attributes of a node. MisfitError: one is missing, or has a value that is not supported here."""
+    """The attributes of a node. MisfitError if one is missing, or has a value that is not supported."""
     extra = _own_attrs(proto)
     if proto.op.startswith(OWN):
         return extra
@@ -107,7 +107,7 @@ def attrs_of(proto: Any, definition: OpDef, inputs: Inputs) -> dict[str, Any]:
 
 
 def node_from_tensorflow(op: str, inputs: Inputs, attrs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The op for one of TensorFlow's, and its attributes from `AttrValue`s. ValueError: it has no counterpart, or becomes several nodes."""
+    """The op for an op of TensorFlow, and its attributes from `AttrValue`s. ValueError if it is unknown or becomes several nodes."""
     proto = message("NodeDef")(op=op)
     for name, value in attrs.items():
         proto.attr[name].ParseFromString(value.SerializeToString())
@@ -122,7 +122,7 @@ def node_from_tensorflow(op: str, inputs: Inputs, attrs: Mapping[str, Any]) -> t
 
 @functools.cache
 def accepted(definition: OpDef) -> frozenset[str] | None:
-    """The names of the attributes that an op takes; None: those of TensorFlow's op."""
+    """The names of the attributes of an op. None if they are those of TensorFlow's op."""
     if definition.name in _FLAGS:
         return _FLAGS[definition.name]
     names = set(definition.internal_attrs)
@@ -136,23 +136,23 @@ def accepted(definition: OpDef) -> frozenset[str] | None:
 
 
 def _own_attrs(proto: Any) -> dict[str, Any]:
-    """The attributes that Dovetail packs into an attribute of its own."""
+    """The attributes that `export_graph_def` packs into the attribute `_dovetail`."""
     if EXTRA not in proto.attr:
         return {}
     try:
         found = unpacked(proto.attr[EXTRA].s)
-    except Exception as e:  # what a message holds may surprise msgpack in any way
+    except Exception as e:  # the bytes may cause any error in msgpack
         raise MisfitError(f"attribute {EXTRA} is malformed: {e}") from None
     if not isinstance(found, dict):
         raise MisfitError(f"attribute {EXTRA} is malformed")
     return found
 
 
-# --- what follows from where inputs come from -------------------------------------------------------------------------
+# --- attributes that are derived from inputs --------------------------------------------------------------------------
 
 
 def _made_by(inputs: Inputs, op: str) -> Mapping[str, Any]:
-    """The attributes of the node that made the first input, past identities and loops' entries."""
+    """The attributes of the node that makes the first input, behind identities and control-flow nodes."""
     node = inputs[0].op
     while node.type in ("Identity", "Enter", "Switch", "Merge") and node.inputs:
         node = node.inputs[0].op
@@ -169,19 +169,19 @@ def _shape_of_state(inputs: Inputs) -> Any:
 
 
 DERIVED: dict[str, Callable[[Inputs], Any]] = {
-    "shape": _shape_of_state,  # AssignVariableOp's is its variable's; a loop's entry and a stack have none
+    "shape": _shape_of_state,  # the variable's shape for AssignVariableOp, None for Enters and stacks
     "shapes": lambda inputs: _made_by(inputs, "")["shapes"],  # of a queue's elements
     "element_shape": lambda inputs: _made_by(inputs, "TensorArray").get("element_shape"),
     "key_dtype": lambda inputs: _made_by(inputs, "HashTable")["key_dtype"],
     "value_dtype": lambda inputs: _made_by(inputs, "HashTable")["value_dtype"],
     "min_after_dequeue": lambda inputs: 0,
     "seed": lambda inputs: 0,
-    "separator": lambda inputs: "",  # texts that are added are joined
+    "separator": lambda inputs: "",  # for Add of strings
     "seed2": lambda inputs: 0,
 }
 
 
-# --- nodes that are several here --------------------------------------------------------------------------------------
+# --- ops that become several nodes ------------------------------------------------------------------------------------
 
 
 def _static(tensor: Tensor, what: str) -> Any:
@@ -224,7 +224,6 @@ def _batch_blocks(function: str) -> Callable[..., Any]:
 
 
 def _restore(a: dict[str, Any], prefix: Tensor, names: Tensor, slices: Tensor) -> Any:
-
     keys = _texts(names, "names of tensors")
     attrs = {
         "tensor_names": keys,
@@ -252,7 +251,7 @@ def _summary(op: str) -> Callable[..., Any]:
 
 
 def _diagonal(function: str, edges: int) -> Callable[..., Any]:
-    """`MatrixDiagV3` and its kin, for one diagonal: the main one."""
+    """`MatrixDiagV3` and similar ops, for the main diagonal."""
 
     def diagonal(a: dict[str, Any], *tensors: Tensor) -> Any:
         k = np.asarray(_static(tensors[edges], "k"))
@@ -304,7 +303,7 @@ def _tensor_summary(a: dict[str, Any], tag: Tensor, value: Tensor, metadata: Ten
 
 
 def _ftrl(op: str) -> Callable[..., Any]:
-    """The op with a power of -1/2 of the learning rate, or the one that takes any."""
+    """The op for a learning rate power of -1/2, or the one for any power."""
 
     def update(a: dict[str, Any], *tensors: Tensor) -> Any:
         *others, power = tensors
@@ -361,11 +360,11 @@ COMPOSED: dict[str, Callable[..., Any]] = {
     "TensorSummaryV2": _tensor_summary,
     "UniformCandidateSampler": _sampler("UniformCandidateSampler"),
 }
-"""TensorFlow's op -> a function of its attributes and inputs that gives an output, several, or a node."""
+"""TensorFlow's op -> a function of its attributes and inputs that returns an output, a list of outputs, or a node."""
 
 
 def composed_attrs(proto: Any) -> dict[str, Any]:
-    """All attributes of a node of TensorFlow that becomes several nodes here."""
+    """All attributes of a node of TensorFlow that becomes several nodes."""
     return {
         name: read_attr(proto.attr[name], kind) if name in proto.attr else default_of(kind, default)
         for name, (kind, default) in signatures()[proto.op].attrs.items()

@@ -1,6 +1,6 @@
-"""TensorFlow's ops that are functions here: what `import_graph_def` makes of a node of one, by `node_mapping.COMPOSED`.
+"""TensorFlow's ops that are composed of other ops in Dovetail, for `node_mapping.COMPOSED`.
 
-Each function gets the node's attributes and inputs, and gives its output, or a list of several.
+Each function takes the node's attributes and inputs, and returns its output or a list of its outputs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Function = Callable[..., Any]
 
 
 def _concat_offset(a: Attrs, axis: Tensor, *shapes: Tensor) -> list[Tensor]:
-    """Where each of the tensors begins in the concatenation: its begin for `Slice`."""
+    """The offset of each tensor in the concatenation, for the gradient's `Slice`."""
     sizes = stack(shapes)  # [tensors, axes]
     rank = shape(shapes[0])[0]
     chosen = one_hot(floormod(axis, rank), rank, dtype=sizes.dtype)
@@ -70,7 +70,7 @@ def _reshaped(a: Attrs, indices: Tensor, dims: Tensor, wanted: Tensor) -> list[T
 
 
 def _filled(a: Attrs, indices: Tensor, values: Tensor, dims: Tensor, default: Tensor) -> list[Tensor]:
-    """The elements, and one for each row that has none, in the order of rows; which rows those are; where each element went."""
+    """`SparseFillEmptyRows`: the elements with a default in each empty row, the mask of empty rows, and the new index of each element."""
     rows = indices[:, 0]
     is_empty = equal(unsorted_segment_sum(ones_like(rows), rows, dims[0]), 0)
     empty = where(is_empty)
@@ -95,7 +95,7 @@ def _segments(function: Function) -> Function:
 
 
 def _shares(grad: Tensor, ids: Tensor, power: float) -> Tensor:
-    """The gradient of each row that was picked: its segment's, divided by a power of how many rows that has."""
+    """The gradient of each gathered row: the gradient of its segment, divided by a power of the segment's size."""
     rows = gather_densely(grad, ids)
     if not power:
         return rows
@@ -114,7 +114,7 @@ def _segments_gradient(power: float) -> Function:
 
 
 def _segments_gradient_of_rows(power: float) -> Function:
-    """Only the rows that were picked, and which those are."""
+    """The gradient with respect to the gathered rows only, and their indices."""
 
     def gradient(a: Attrs, grad: Tensor, indices: Tensor, ids: Tensor, count: Tensor) -> list[Tensor]:
         picked = sort(unique(indices).y)
@@ -158,7 +158,7 @@ def _examples(
 
 
 def _parsed(a: Attrs, serialized: Tensor, names: Tensor, *others: Tensor) -> list[Tensor]:
-    """`ParseExampleV2`: the keys are vectors."""
+    """`ParseExampleV2`, whose keys are vectors."""
     sparse, dense, ragged, *defaults = others
     if _known(ragged).size:
         raise MisfitError("ragged features are not supported")
@@ -169,7 +169,7 @@ def _parsed(a: Attrs, serialized: Tensor, names: Tensor, *others: Tensor) -> lis
 
 
 def _parsed_v1(a: Attrs, serialized: Tensor, names: Tensor, *others: Tensor) -> list[Tensor]:
-    """`ParseExample`: each key is a scalar."""
+    """`ParseExample`, whose keys are scalars."""
     sparse, dense = len(a["sparse_types"]), len(a["dense_shapes"])
     keys = [_known(t).item() for t in others[: sparse + dense]]
     defaults = others[sparse + dense :]
@@ -183,7 +183,7 @@ def _parsed_v1(a: Attrs, serialized: Tensor, names: Tensor, *others: Tensor) -> 
 
 
 def _hits(a: Attrs, true: Tensor, sampled: Tensor) -> list[Tensor]:
-    """Which sampled classes are true ones: the rows, the places among those sampled, and the lowest number for each."""
+    """`ComputeAccidentalHits`: for each sampled class that is a true class, its row, its index among the samples, and -float32.max."""
     same = equal(expand_dims(true, 2), sampled)
     at = where(same)
     weights = fill(shape(at)[:1], np.float32(-np.finfo(np.float32).max))

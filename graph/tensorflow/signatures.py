@@ -1,9 +1,9 @@
-"""Signatures of TensorFlow's ops: inputs, outputs and attributes, by which its graphs are written.
+"""Signatures of TensorFlow's ops: inputs, outputs and attributes.
 
-`signatures.jsonl` has one op a line, for the ops that both systems have and older ones that are read as these. An argument is `x:
-T` (a tensor whose type is the attribute T), `x: float32`, `values: N*T` (N tensors), `data: *T` (a tensor for each type in the list
-T), with `&` for a reference variable. An attribute is its kind and, if there is one, its default.
-`tests/graph/tensorflow/signatures.py` writes the file where TensorFlow is installed.
+`signatures.jsonl` has a line per op that both systems have, and for older ops in `node_mapping.NEWER`. An argument is `x: T` (a tensor
+whose type is the attribute T), `x: float32`, `values: N*T` (N tensors) or `data: *T` (a tensor for each type in the list T). `&` marks a
+reference. An attribute is its kind, followed by its default if it has one. `tests/graph/tensorflow/signatures.py` writes the file with
+an installed TensorFlow.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from ..core.dtypes import DType
 from ..formats.values import MisfitError
 
 REQUIRED = object()
-"""The default of an attribute that has none."""
+"""The default of an attribute without default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One input or output.
+    """An input or output.
 
     Attributes:
         name: its name.
-        type: an element type's name, or the attribute that holds it.
-        number: the attribute with its number of tensors, or ''.
-        is_list: whether `type` is the name of a list of types.
-        is_ref: whether it is the place of a variable.
+        type: the name of an element type, or of the attribute with the type.
+        number: the name of the attribute with the number of tensors, or ''.
+        is_list: whether `type` is the name of an attribute with a list of types.
+        is_ref: whether it is a reference.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Argument:
 
     @classmethod
     def parse(cls, text: str) -> Argument:
-        """From text such as `values: N*T`."""
+        """Parse text such as `values: N*T`."""
         name, kind = text.split(": ")
         is_ref, kind = kind.startswith("&"), kind.removeprefix("&")
         number, star, kind = kind.rpartition("*")
@@ -54,8 +54,11 @@ class Signature:
     """The inputs, outputs and attributes of an op.
 
     Attributes:
-        attrs: name -> (kind, default); kinds are TensorFlow's: `int`, `list(type)`, `shape` ...
-        inferred: names of the attributes that follow from inputs and outputs.
+        op: name of the op.
+        inputs: its inputs.
+        outputs: its outputs.
+        attrs: name -> (kind, default). Kinds are TensorFlow's: `int`, `list(type)`, `shape` ...
+        inferred: names of the attributes that are inferred from inputs and outputs.
     """
 
     op: str
@@ -65,7 +68,7 @@ class Signature:
     inferred: frozenset[str]
 
     def inferred_attrs(self, inputs: Sequence[DType], outputs: Sequence[DType]) -> dict[str, Any]:
-        """The attributes that follow from the types of inputs and outputs. MisfitError: the types do not fit the signature."""
+        """Infer attributes from the types of inputs and outputs. MisfitError if the types do not fit the signature."""
         found: dict[str, Any] = {}
         for arguments, types in ((self.inputs, inputs), (self.outputs, outputs)):
             self._infer(arguments, types, found)
@@ -93,7 +96,7 @@ class Signature:
 
 
 def _counts(arguments: Sequence[Argument], total: int, found: Mapping[str, Any]) -> list[int]:
-    """How many tensors each argument is, of so many."""
+    """The number of tensors of each argument, if there are `total` tensors."""
     single = sum(not (a.number or a.is_list) for a in arguments)
     many = [a for a in arguments if a.number or a.is_list]
     rest = total - single

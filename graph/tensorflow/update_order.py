@@ -1,8 +1,8 @@
 """Control edges that make TensorFlow compute all gradients of a step before it changes a reference variable.
 
-A reference variable's value is its memory. In TensorFlow, an op that reads `v/read` after an update of `v` sees the new value, and it may
-run after it. Here a step's reads come before its updates. TensorFlow's own optimizers write such edges, too (`GATE_OP`). Resource
-variables need none.
+The value of a reference variable is its memory. In TensorFlow, an op that reads `v/read` may run after an update of `v`, and sees the
+new value. In Dovetail, a step's reads are before its updates. TensorFlow's optimizers add such edges, too (`GATE_OP`). Resource
+variables do not need them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 from ..core.graph import Graph, Node
 
 _REFERENCES = frozenset(("RefEnter", "RefSwitch"))
-"""Ops that hand on a reference."""
+"""Ops that forward a reference."""
 _ALIASES = frozenset(("Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient"))
-"""Ops whose output may be their input's memory."""
+"""Ops whose output may share the memory of their input."""
 
 
 def order_updates(graph: Graph, protos: Mapping[str, Any]) -> None:
-    """Add the edges to a `GraphDef`'s nodes, by their names, which are all of a graph's."""
+    """Add the edges to the nodes of a `GraphDef` of a whole graph. `protos` has the nodes by name."""
     takers: dict[Node, list[Node]] = {}
     updates = []
     for node in graph.nodes:
@@ -43,11 +43,11 @@ def order_updates(graph: Graph, protos: Mapping[str, Any]) -> None:
 
 
 def _together(updates: Sequence[Node], takers: Mapping[Node, Sequence[Node]]) -> list[list[Node]]:
-    """The updates, in groups that one NoOp runs."""
+    """The updates in groups, each of which one NoOp runs."""
     groups: dict[Node, list[Node]] = {}
     for update in updates:
         last, node = update, update
-        while True:  # to the last NoOp behind it
+        while True:  # to the last NoOp that depends on it
             following = [n for n in takers.get(node, ()) if n.type == "NoOp"]
             if not following:
                 break
@@ -57,7 +57,7 @@ def _together(updates: Sequence[Node], takers: Mapping[Node, Sequence[Node]]) ->
 
 
 def _reached(start: Iterable[Node], following: Any) -> set[Node]:
-    """The nodes that are reached from some, without those."""
+    """The nodes that are reached from `start`."""
     found: set[Node] = set()
     todo = list(start)
     while todo:
@@ -69,7 +69,7 @@ def _reached(start: Iterable[Node], following: Any) -> set[Node]:
 
 
 def _readers(variable: Node, takers: Mapping[Node, Sequence[Node]]) -> list[Node]:
-    """The nodes that read a variable's memory, but for updates of it."""
+    """The nodes that read a variable's memory, except its updates."""
     found: dict[Node, None] = {}
     todo = [variable]
     while todo:

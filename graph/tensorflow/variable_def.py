@@ -1,4 +1,4 @@
-"""TensorFlow's `VariableDef`: the nodes of a variable, as meta graphs list them."""
+"""TensorFlow's `VariableDef`: the names of a variable's nodes, in meta graphs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..variables.variable import Variable, VariableAggregation, VariableSynchron
 
 
 def variable_from_def(proto: Any, names: Names) -> Variable:
-    """The variable of a `VariableDef`. InvalidArgumentError: it names nodes that do not exist."""
+    """The variable of a `VariableDef`. InvalidArgumentError if it names nodes that do not exist."""
     try:
         initializer = names.node(proto.initializer_name)
         initial = proto.initial_value_name or initializer.inputs[1].name.removeprefix(names.prefix)
@@ -35,7 +35,7 @@ def variable_from_def(proto: Any, names: Names) -> Variable:
 
 
 def _is_initialized(handle: Tensor, names: Names) -> str:
-    """The name of a tensor with whether a variable has a value; made if there is none."""
+    """The name of a tensor that tells whether a variable is initialized. It is made if there is none."""
     for node in names.nodes.values():
         if node.type == "VarIsInitializedOp" and node.inputs[0] is handle:
             return node.outputs[0].name.removeprefix(names.prefix)

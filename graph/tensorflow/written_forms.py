@@ -1,5 +1,7 @@
-"""How ops are written whose inputs or attributes differ from those of TensorFlow's op: with constants for what is an attribute here, by
-another op, or as several nodes. `import_graph_def` reads such nodes by `node_mapping.COMPOSED`.
+"""The written form of ops whose inputs or attributes differ from those of TensorFlow's op.
+
+An attribute may become a constant, and a node may become a node of another op or several nodes. `import_graph_def` reads such nodes by
+`node_mapping.COMPOSED`.
 """
 
 from __future__ import annotations
@@ -20,12 +22,13 @@ from ..ops.state.training import RULES, update_op
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A node of TensorFlow's.
+    """A node of TensorFlow.
 
     Attributes:
-        inputs: tensors of the graph, and outputs of nodes that are written before this one.
-        attrs: its attributes, but for those that follow from inputs and outputs.
-        outputs: their types.
+        op: TensorFlow's op.
+        inputs: tensors of the graph, and outputs of parts that are written before the node.
+        outputs: types of the outputs.
+        attrs: the attributes, except those that are inferred from inputs and outputs.
         kept: attributes that only Dovetail has.
     """
 
@@ -37,7 +40,7 @@ class Form:
 
 
 class Part(NamedTuple):
-    """One output of a node that is a part of another: the end of its name, the node, and the output's number."""
+    """An output of a node that is a part of another node: the last part of its name, the node, and the number of the output."""
 
     name: str
     form: Form
@@ -100,13 +103,13 @@ def _string_split(node: Node) -> Form:
 def _patches(node: Node) -> Form:
     a = node.attrs
     if a["data_format"] != "NHWC" or a["padding"] == "EXPLICIT":
-        raise MisfitError("TensorFlow's has NHWC alone")
+        raise MisfitError("TensorFlow's op supports only NHWC and no explicit padding")
     attrs = {"ksizes": a["ksizes"], "strides": a["strides"], "rates": a["dilations"], "padding": a["padding"]}
     return _as_is(node, tuple(node.inputs), **attrs)
 
 
 def _sampler(node: Node) -> Form:
-    """Without the weights of classes, which only one of the distributions has."""
+    """Without the weights of classes. Only the fixed unigram distribution has them, as an attribute."""
     true, weights = node.inputs
     attrs = dict(node.attrs)
     if node.type == "FixedUnigramCandidateSampler":
@@ -118,7 +121,7 @@ def _sampler(node: Node) -> Form:
 
 
 def _variable(node: Node) -> Form:
-    """TensorFlow knows all of a reference variable's shape or nothing."""
+    """TensorFlow's reference variables have a fully defined or an unknown shape."""
     form = _as_is(node, (), **node.attrs)
     if is_static(node.attrs["shape"]):
         return form
@@ -126,7 +129,7 @@ def _variable(node: Node) -> Form:
 
 
 def _undilated(node: Node) -> Form:
-    """TensorFlow's gradients of depthwise convolutions take no notice of dilations."""
+    """TensorFlow's gradients of depthwise convolutions ignore dilations."""
     if any(d != 1 for d in node.attrs["dilations"]):
         raise MisfitError("dilations")
     return _as_is(node, tuple(node.inputs), **node.attrs)
@@ -143,7 +146,7 @@ def _truncate(node: Node) -> Form:
 
 
 def _join(node: Node) -> Form:
-    """TensorFlow's joins texts of one shape, and scalars: texts of other shapes are added."""
+    """TensorFlow's op joins strings of one shape, and scalars. Two strings of other shapes are written as Add, which broadcasts."""
     dims = [t.dims for t in node.inputs if t.dims != ()]
     if len(dims) < 2 or (all(d == dims[0] for d in dims) and is_static(dims[0])):
         return _as_is(node, tuple(node.inputs), **node.attrs)
@@ -155,11 +158,11 @@ def _join(node: Node) -> Form:
 
 
 def _cross_entropy(node: Node) -> Form:
-    """TensorFlow's takes rows: those of more axes, or of none but the classes, are made such rows and back."""
+    """TensorFlow's op takes matrices. Tensors of other ranks are reshaped to matrices, and the results are reshaped back."""
     logits, labels = node.inputs
     dims = logits.dims
     if dims is None:
-        return _as_is(node, (logits, labels))  # as it stands, for matrices
+        return _as_is(node, (logits, labels))  # correct for matrices
     if len(dims) == 2:
         return _as_is(node, (logits, labels))
     if node.type == "SoftmaxCrossEntropyWithLogits" and (labels.dims is None or len(labels.dims) != len(dims)):
@@ -181,10 +184,10 @@ def _cross_entropy(node: Node) -> Form:
 
 
 def _update_of_rows(node: Node) -> Form:
-    """TensorFlow's steps once for each time that a row is named, and Dovetail's once with the sum of its gradients."""
+    """TensorFlow's op updates a row once for each occurrence of its index, Dovetail's once with the sum of its gradients."""
     op = node.type
     is_descent = op.endswith("SparseApplyGradientDescent")
-    if is_descent:  # a sum in any case
+    if is_descent:  # both are the same sum
         var, alpha, delta, named = node.inputs
         step = Part("step", Form("Mul", (delta, alpha), (delta.dtype.base,)))
         return _as_is(node, (var, named, step), "ResourceScatterSub" if op.startswith("Resource") else "ScatterSub")
@@ -201,12 +204,12 @@ def _update_of_rows(node: Node) -> Form:
 
 
 def _ftrl(node: Node) -> Form:
-    """With the power of the learning rate, which is a constant of the op here."""
+    """With the learning rate power as an input, which is constant in Dovetail's op."""
     return _as_is(node, (*node.inputs, _constant("lr_power", -0.5, node.inputs[-1].dtype.base)), **node.attrs)
 
 
 _ROWS_OF: dict[str, tuple[int, int]] = {}
-"""Which inputs of an update are the gradient's rows and their indices."""
+"""Op of an update -> the numbers of its inputs with the gradient's rows and their indices."""
 for _rule in RULES.values():
     _at = 1 + len(_rule.slots) + len(_rule.before)
     for _is_ref in (False, True):
@@ -234,11 +237,11 @@ FORMS: dict[str, Callable[[Node], Form]] = {
     **dict.fromkeys(("ApplyFtrl", "ResourceApplyFtrl"), _ftrl),
     **dict.fromkeys(_ROWS_OF, _update_of_rows),
 }
-"""An op -> how a node of it is written. MisfitError: TensorFlow has no such node."""
+"""Op -> function that returns the written form of a node. MisfitError if TensorFlow has no such node."""
 
 
 def form_of(node: Node) -> Form:
-    """How a node is written for TensorFlow. MisfitError: it has no counterpart."""
+    """The written form of a node. MisfitError if TensorFlow has no such node."""
     if node.type in FORMS:
         return FORMS[node.type](node)
     return _as_is(node, tuple(node.inputs), **node.attrs)

@@ -1,6 +1,6 @@
-"""Tensors in several parts: `indexed_slices` (rows and where they belong) and `sparse_tensor` (coordinates and values).
+"""Composite tensors: `indexed_slices` (rows and their indices) and `sparse_tensor` (indices and values).
 
-Ops take and give them, so they are below `ops`. What they need of ops is registered: `core/operators.py`, `core/hooks.py`.
+Ops take and return them, so they are below `ops`. Ops that they use are registered in `core/operators.py` and `core/hooks.py`.
 
-`ops` and what is above may import it.
+`ops` and packages above it may import this package.
 """

@@ -1,9 +1,8 @@
-"""Rows of a tensor: what a gradient is when only a few rows of a large table were looked at.
+"""`IndexedSlices`: some rows of a tensor, for the gradient of a large table of which a step uses a few rows.
 
-An embedding table of a million rows gets a gradient in the hundred rows of a batch. `IndexedSlices` keeps
-those rows and where they belong; the other rows are zero. An index may occur several times: its rows add up.
-Optimizers apply such a gradient with scatter ops; anything else that needs a tensor gets the dense form, made
-on the spot.
+In a step, an embedding table of a million rows may get a gradient in a hundred rows. `IndexedSlices` has these
+rows and their indices. The other rows are zero. If an index occurs several times, its rows are added. Optimizers
+apply such a gradient with scatter ops. Other ops convert it to a dense tensor.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from ..core.shape import TensorShape, text
 
 
 class IndexedSlices(TensorOperators[Tensor]):
-    """Rows of a tensor that is zero elsewhere.
+    """Some rows of a tensor, whose other rows are zero.
 
     Attributes:
-        values: the rows, shape `[n, ...]`.
-        indices: where each belongs along the first axis, shape `[n]`, int32 or int64; repeated indices add up.
-        dense_shape: shape of the whole tensor as an int vector; None when it is unknown.
+        values: the rows, of shape `[n, ...]`.
+        indices: the index of each row along the first axis, int32 or int64 of shape `[n]`. Rows of equal indices are added.
+        dense_shape: shape of the whole tensor, an integer vector. None if it is unknown.
 
     >>> table_gradient = IndexedSlices(rows, ids, dense_shape=[1000, 16])
     >>> dt.convert_to_tensor(table_gradient)   # the dense form
@@ -41,40 +40,40 @@ class IndexedSlices(TensorOperators[Tensor]):
 
     @property
     def dtype(self) -> DType:
-        """Element type of the values."""
+        """The element type."""
         return self.values.dtype
 
     @property
     def name(self) -> str:
-        """Name of the values."""
+        """The name of `values`."""
         return self.values.name
 
     @property
     def op(self) -> Node:
-        """The node that makes the values."""
+        """The node that computes `values`."""
         return self.values.op
 
     @property
     def graph(self) -> Graph:
-        """The graph that it belongs to."""
+        """The graph of `values`."""
         return self.values.graph
 
     @property
     def device(self) -> str:
-        """What the node of the values asks for."""
+        """The device that the node of `values` requests."""
         return self.values.device
 
     @property
     def shape(self) -> TensorShape:
-        """Shape of the whole tensor, as far as it is known."""
+        """The static shape of the whole tensor."""
         return TensorShape(None if self.dense_shape is None else static_dims(self.dense_shape))
 
     def get_shape(self) -> TensorShape:
-        """Shape of the whole tensor (TF1's spelling)."""
+        """As `shape` (TensorFlow 1's spelling)."""
         return self.shape
 
     def _as_tensor(self) -> Tensor:
-        """The dense form, a new node each time.
+        """The dense tensor, from a new node at each call.
 
         Raises:
             ValueError: `dense_shape` is None.
@@ -87,7 +86,7 @@ class IndexedSlices(TensorOperators[Tensor]):
         return made
 
     def __neg__(self) -> Any:
-        """The same rows with the opposite sign; other operators need the dense form."""
+        """The negated rows. Other operators need the dense form."""
         return self._mapped(operators["neg"])
 
     # --- as a part of structures: see `graph.structure`, `runtime.fetches` ----------------------------------------------
@@ -102,7 +101,7 @@ class IndexedSlices(TensorOperators[Tensor]):
         return IndexedSlices(*parts)
 
     def _flow_dims(self, shape: TensorShape | None) -> tuple[Any, ...]:
-        """What holds of the parts in all iterations of a loop, where `shape` holds of the values: their own, if it is not told."""
+        """The shape invariants of the tensors in a loop. `shape` is the invariant of `values`. If it is None, the static shapes."""
         if shape is None:
             return tuple([t.shape for t in self._tensors()])
         rows = shape.as_list()[:1] if shape.ndims is not None else [None]
@@ -123,12 +122,12 @@ class IndexedSlices(TensorOperators[Tensor]):
 
 
 class IndexedSlicesValue(NamedTuple):
-    """What a session gives for `IndexedSlices`: arrays in place of its tensors.
+    """The value of `IndexedSlices` that a session returns, with arrays in place of tensors.
 
     Attributes:
         values: the rows.
-        indices: where each belongs.
-        dense_shape: shape of the whole, or None.
+        indices: the index of each row.
+        dense_shape: shape of the whole tensor, or None.
 
     >>> session.run(dt.IndexedSlices([[1.0, 2.0]], [3])).indices
     array([3], dtype=int32)
@@ -140,6 +139,6 @@ class IndexedSlicesValue(NamedTuple):
 
 
 def map_values(f: Callable[[Tensor], Tensor], x: Any) -> Any:
-    """`f` of a tensor, or of the values of `IndexedSlices` or a `SparseTensor`, which keep their places."""
+    """Apply `f` to a tensor, or to the values of `IndexedSlices` or a `SparseTensor`. The indices do not change."""
     mapped = getattr(x, "_mapped", None)
     return f(convert(x)) if mapped is None else mapped(f)

@@ -1,7 +1,7 @@
-"""`SparseTensor`: the elements of a tensor that are not zero, and where each of them is.
+"""`SparseTensor`: the elements of a tensor that are not zero, and their indices.
 
-Three tensors stand for one. What is done with it (`ops/sparse/`) is made of the ops that dense tensors have, so it is placed,
-fused, differentiated and sent as everything else is.
+A `SparseTensor` is a triple of tensors. Functions of sparse tensors (`ops/sparse/`) consist of ops of dense tensors, so they are placed,
+fused, differentiated and sent as all others.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ..core.shape import Dims, TensorShape, merge
 
 
 class SparseTensorValue(NamedTuple):
-    """What a session gives for a `SparseTensor`, and takes for one: arrays in place of its tensors.
+    """The value of a `SparseTensor` that a session returns or is fed, with arrays in place of tensors.
 
     Attributes:
-        indices: coordinates, int64 `[n, rank]`.
-        values: the elements, `[n]`.
-        dense_shape: shape of the whole, int64 `[rank]`.
+        indices: index vectors of the elements, int64 of shape `[n, rank]`.
+        values: the elements, of shape `[n]`.
+        dense_shape: shape of the whole tensor, int64 of shape `[rank]`.
 
     >>> session.run(y, {x: SparseTensorValue([[0, 2], [1, 0]], [1.0, 2.0], [2, 3])})
     """
@@ -37,16 +37,16 @@ class SparseTensorValue(NamedTuple):
 
 
 class SparseTensor:
-    """A tensor that is zero (or empty) but for some elements.
+    """A tensor of which most elements are zero, or empty strings.
 
     Args:
-        indices: where they are, int64 `[n, rank]`: row-major order, no coordinates twice, unless an op says otherwise.
-        values: what they are, `[n]`, any type.
-        dense_shape: shape of the whole, int64 `[rank]`.
+        indices: index vectors of the other elements, int64 of shape `[n, rank]`. Most ops need them in row-major order and unique.
+        values: the other elements, of any type and shape `[n]`.
+        dense_shape: shape of the whole tensor, int64 of shape `[rank]`.
 
     Raises:
-        ValueError: the three shapes contradict each other.
-        TypeError: coordinates that are not integers.
+        ValueError: the shapes of the arguments do not fit each other.
+        TypeError: `indices` or `dense_shape` are not integers.
 
     >>> SparseTensor(indices=[[0, 0], [1, 2]], values=[1.0, 2.0], dense_shape=[3, 4])
     """
@@ -61,7 +61,7 @@ class SparseTensor:
 
     @classmethod
     def from_value(cls, sparse_tensor_value: Any) -> SparseTensor:
-        """The `SparseTensor` of a `SparseTensorValue`; a `SparseTensor` is given back as it is."""
+        """The `SparseTensor` of a `SparseTensorValue`. A `SparseTensor` is returned unchanged."""
         if isinstance(sparse_tensor_value, SparseTensor):
             return sparse_tensor_value
         if not isinstance(sparse_tensor_value, SparseTensorValue):
@@ -70,57 +70,57 @@ class SparseTensor:
 
     @property
     def indices(self) -> Tensor:
-        """Coordinates, int64 `[n, rank]`."""
+        """The index vectors of the elements, int64 of shape `[n, rank]`."""
         return self._indices
 
     @property
     def values(self) -> Tensor:
-        """The elements, `[n]`."""
+        """The elements, of shape `[n]`."""
         return self._values
 
     @property
     def dense_shape(self) -> Tensor:
-        """Shape of the whole, int64 `[rank]`."""
+        """The shape of the whole tensor, int64 of shape `[rank]`."""
         return self._dense_shape
 
     @property
     def dtype(self) -> DType:
-        """Element type."""
+        """The element type."""
         return self._values.dtype
 
     @property
     def op(self) -> Node:
-        """The node that makes the elements."""
+        """The node that computes `values`."""
         return self._values.op
 
     @property
     def graph(self) -> Graph:
-        """The graph that it belongs to."""
+        """The graph of `values`."""
         return self._values.graph
 
     @property
     def shape(self) -> TensorShape:
-        """Shape of the whole, as far as it is known."""
+        """The static shape of the whole tensor."""
         known = static_dims(self._dense_shape)
         return TensorShape(known if known is not None else (None,) * r if (r := self.rank) is not None else None)
 
     def get_shape(self) -> TensorShape:
-        """Shape of the whole (TF1's spelling)."""
+        """As `shape` (TensorFlow 1's spelling)."""
         return self.shape
 
     @property
     def rank(self) -> int | None:
-        """How many coordinates an element has; None: unknown."""
+        """The static rank of the whole tensor, or None."""
         across = self._indices.dims[1] if self._indices.dims is not None else None
         along = self._dense_shape.dims[0] if self._dense_shape.dims is not None else None
         return across if across is not None else along
 
     def consumers(self) -> list[Node]:
-        """The nodes that take one of the three tensors."""
+        """The nodes that take one of the three tensors as input."""
         return list(dict.fromkeys(n for t in self._tensors() for n in t.consumers()))
 
     def eval(self, feed_dict: Any = None, session: Any = None) -> SparseTensorValue:
-        """Its value, by the default session or this one. ValueError: there is none."""
+        """The value, from the given or default session. ValueError if there is no session."""
         run = session.run if session is not None else None
         if run is None:
             values = [t.eval(feed_dict) for t in self._tensors()]
@@ -153,7 +153,7 @@ class SparseTensor:
         return SparseTensor(*parts)
 
     def _flow_dims(self, shape: TensorShape | None) -> tuple[Any, ...]:
-        """What holds of the parts in all iterations of a loop, where `shape` holds of `dense_shape`: its own, if it is not told."""
+        """The shape invariants of the tensors in a loop. `shape` is that of `dense_shape`. If it is None, the static shape."""
         of_shape = self._dense_shape.shape if shape is None else shape
         rank = of_shape.as_list()[0] if of_shape.ndims == 1 else None
         return TensorShape([None, rank]), TensorShape([None]), TensorShape([rank])
@@ -198,5 +198,5 @@ def _check(indices: Dims, values: Dims, shape: Dims) -> None:
 
 
 def is_sparse(value: Any) -> bool:
-    """Whether something is a `SparseTensor`, or the value of one."""
+    """Whether an object is a `SparseTensor` or a `SparseTensorValue`."""
     return isinstance(value, (SparseTensor, SparseTensorValue))

@@ -195,7 +195,7 @@ def test_what_is_refused_changes_nothing() -> None:
         good.node.add(name="x", op="NoOp")
         with pytest.raises(ValueError, match="input_map names what the graph_def does not take: q:0"):
             tf.import_graph_def(good, {"q": tf.constant(1.0)})
-        with pytest.raises(tf.errors.InvalidArgumentError, match="This is no GraphDef"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="This is not a GraphDef"):
             tf.import_graph_def(b"\xff\xff\xff")
         with pytest.raises(TypeError, match="must be a GraphDef"):
             tf.import_graph_def("graph.pb")
