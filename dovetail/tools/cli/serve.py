@@ -103,7 +103,7 @@ def server(
             try:
                 for device in running.devices:
                     print(device)
-                print(f"Serving {running.task} at {running.target}. Stop it with Ctrl-C.", flush=True)
+                print(f"Serving {running.task} at {running.target}; stop it with Ctrl-C.", flush=True)
                 running.join()
             except KeyboardInterrupt:
                 print("Stopped.")

@@ -265,5 +265,5 @@ def test_each_worker_of_a_coordinator_has_a_data_set_of_its_own(tmp_path: Path) 
                 tf.errors.InvalidArgumentError, match=r"cannot run on /job:worker/task:0: .*from_generator"
             ):
                 coordinator.create_per_worker_dataset(lambda: bound)
-            with pytest.raises(TypeError, match="a function that gives one"):
+            with pytest.raises(TypeError, match="a function that returns one"):
                 coordinator.create_per_worker_dataset(lambda: 5)

@@ -122,7 +122,7 @@ def test_a_killed_worker_loses_no_work(cluster, coordinator, caplog):
     assert coordinator.fetch(first + results) == [n + 1.0 for n in (*range(10), *range(40))]
     assert coordinator.session.run(v) >= 50.0  # at least once each
     assert [r.getMessage()[:29] for r in caplog.records if "lost" in r.getMessage()] == [
-        "/job:worker/task:1 is lost: a"
+        "/job:worker/task:1 is lost. A"
     ]
     cluster.start("worker", 1)
     assert coordinator.fetch(coordinator.schedule(step, (1.0,))) == 2.0
@@ -208,12 +208,12 @@ def test_variables_of_a_lost_parameter_server_are_restored(cluster, coordinator,
 
 
 def test_what_cannot_be_scheduled(coordinator):
-    with pytest.raises(TypeError, match="returns None, and a worker runs only what the function returns"):
+    with pytest.raises(TypeError, match="returns None. A worker runs only the nodes that the function returns"):
         coordinator.schedule(lambda x: None, (1.0,))
     with pytest.raises(TypeError, match="function that builds nodes"):
         coordinator.schedule(5)
     value = coordinator.schedule(lambda: dt.constant(1.0))
-    with pytest.raises(ValueError, match="fetch them first"):
+    with pytest.raises(ValueError, match="Fetch them first"):
         coordinator.schedule(lambda x: x, (value,))
     with pytest.raises(ValueError, match="ParameterServerStrategy"):
         ClusterCoordinator(MirroredStrategy())

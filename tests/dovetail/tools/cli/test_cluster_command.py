@@ -125,7 +125,7 @@ def test_up_restart_stop(tmp_path: Path) -> None:
             lines = [process.stdout.readline() for _ in range(3)]
             assert lines[0].startswith("/job:ps/task:0  zmq://localhost:")
             assert lines[2].startswith("Up. Stop it with Ctrl-C or: ")
-            until(lambda: up_path(file).stat().st_size > 0, "the keeper has written")
+            until(lambda: up_path(file).stat().st_size > 0, "the supervisor has written")
             found = read_up(file)
             with tf.Graph().as_default(), tf.Session(found["targets"]["/job:worker/task:0"]) as session:
                 assert session.run(tf.constant(1) + 1) == 2

@@ -189,7 +189,7 @@ def test_a_step_is_traced_on_a_cluster_that_is_started_for_it(folder: Path) -> N
         assert "MatMul" in done.output and "/job:worker/task:0/CPU:0" in done.output
         assert "MatMul" in (folder / "t.json").read_text() and "<svg" in (folder / "t.html").read_text()
     for wrong, told in (
-        ([], "Give --shape x=..."),
+        ([], "Pass --shape x=..."),
         (["--feed", "x=nowhere.npy"], "nowhere.npy"),
         (["--feed", "x"], "x=FILE.npy"),
     ):
