@@ -14,21 +14,16 @@ from ..graph.core.interpreter_state import own_cores
 
 # --- CPUs ------------------------------------------------------------------------------------------------------------
 
+# The second cache of one core. The working set of one unit of work is a half or a quarter of it.
 L2_BYTES = 1 << 21
-"""The second cache of one core. The working set of one unit of work is a half or a quarter of it."""
-
+# Rows of a product that are larger than this are not in the second cache before a unit of work reads them.
 FAR_BYTES = L2_BYTES // 8
-"""Rows of a product that are larger than this are not in the second cache before a unit of work reads them."""
-
+# Steps of a sum whose second factor is packed at a time: a panel of 256 x 32 float32 is 32 KiB, as large as the L1 cache.
 PANEL_STEPS = 256
-"""Steps of a sum whose second factor is packed at a time: a panel of 256 x 32 float32 is 32 KiB, as large as the L1 cache."""
-
+# Groups of rows that are interleaved at a time: more would conflict in the same sets of the L1 cache.
 INTERLEAVED_GROUPS = 4
-"""Groups of rows that are interleaved at a time: more would conflict in the same sets of the L1 cache."""
-
+# How often a thread checks whether other threads have finished, before it sleeps: for some 50 µs, about as long as a unit of work.
 FINISH_CHECKS = 20_000
-"""How often a thread checks whether other threads have finished, before it sleeps: for some 50 µs, about as long as a unit of work."""
-
 # Rough cost of one element on one core, float32, measured on a 2.6 GHz Zen 4.
 NS_PER_BYTE, NS_PER_OPERATION, NS_PER_COSTLY = 0.05, 0.03, 0.25
 NS_PER_RANDOM = {"uniform": 0.8, "normal": 5.0}
@@ -39,9 +34,8 @@ NS_PER_SUM = 0.3  # of a number that is added to a row of a table
 NS_PER_PART = 0.5  # of adding up a part of a pixel
 NS_PER_COMPARED, NS_PER_FOUND = 0.15, 10.0  # of a number that may be among the largest, and of one that is
 
+# Work that takes longer is shared by threads: to wake one that sleeps takes about as long.
 PARALLEL_NS = 80_000.0
-"""Work that takes longer is shared by threads: to wake one that sleeps takes about as long."""
-
 # Elements of a row that are summed in its own type: long enough for speed, short enough for accuracy, and for the L1 cache.
 SUM_BLOCK = 4096
 # Elements that one thread reduces at a time, if everything is reduced: a constant, so that results do not depend on the threads.
@@ -54,9 +48,8 @@ ROWS_AT_A_TIME = 512
 # reads so many neighbours of several rows at once. Operations of a row that is unrolled: with more, compiling takes seconds.
 LONGEST_UNROLLED, CHEAP_UNROLLED, MOST_UNROLLED = 15, 7, 256
 
+# Also the alignment of the widest vector loads.
 CACHE_LINE_BYTES = 64
-"""Also the alignment of the widest vector loads."""
-
 # Elements below which NumPy's few calls are as fast as one kernel call, as measured.
 SMALL_ELEMENTS = 4096
 # Elements from which on a kernel of one operation pays: its result lies in kept memory, and threads share the work. A selection pays from
@@ -147,55 +140,41 @@ SM90 = Target(90)  # H100, H200
 SM100 = Target(100)  # B200
 
 
+# Threads of a GPU that run in step.
 WARP = 32
-"""Threads of a GPU that run in step."""
-
+# Blocks that a launch may have along x and y.
 MOST_BLOCKS = (2**31 - 1, 65535)
-"""Blocks that a launch may have along x and y."""
-
+# Shared memory that barriers and a row of the epilogue take beside the tiles of the copy engine: 40 to 1,200 bytes by compiling.
 GPU_BARRIER_BYTES = 2048
-"""Shared memory that barriers and a row of the epilogue take beside the tiles of the copy engine: 40 to 1,200 bytes by compiling."""
-
+# Products of float8 that Hopper may add up with few bits before they go to a sum in float32.
 GPU_FLOAT8_SUMS = 128
-"""Products of float8 that Hopper may add up with few bits before they go to a sum in float32."""
-
 GPU_OPERATIONS_PER_BYTE = 10.0
 """How many operations of float32 take as long as one byte of the GPU's memory: by its maker's figures 20 on an H100 (67 TFLOP/s,
 3.35 TB/s), 10 to 12 on an A100 (19.5 TFLOP/s, 1.6 to 2 TB/s). The lower number: a function may be more instructions than it counts."""
 
+# How far the offsets of a block's tile may reach beyond an array: with 32 bits they must not come around to where it begins.
 GPU_INDEX_MARGIN = 1 << 20
-"""How far the offsets of a block's tile may reach beyond an array: with 32 bits they must not come around to where it begins."""
-
+# Elements that a block of 4 warps has at once where nothing says otherwise: 8 for each thread.
 GPU_BLOCK_ELEMENTS = 1024
-"""Elements that a block of 4 warps has at once where nothing says otherwise: 8 for each thread."""
-
+# Elements of a row that one block has at once: 32 for each of 512 threads. Templates serve longer running sums and arg-extremes.
 GPU_LONGEST_ROW = 16384
-"""Elements of a row that one block has at once: 32 for each of 512 threads. Templates serve longer running sums and arg-extremes."""
-
+# Neighbours in memory that a tile has when it goes across them: 512 bytes of float32.
 GPU_ROW_NEIGHBOURS = 128
-"""Neighbours in memory that a tile has when it goes across them: 512 bytes of float32."""
-
+# Elements of a tile's piece of rows that several blocks share; below it a second kernel costs more than it gains.
 GPU_SHORTEST_PIECE = 4096
-"""Elements of a tile's piece of rows that several blocks share; below it a second kernel costs more than it gains."""
-
+# What templates assume where the kernel text is chosen before the GPU is known.
 H100_MULTIPROCESSORS = GPUS[90].multiprocessors
-"""What templates assume where the kernel text is chosen before the GPU is known."""
-
+# Blocks of 4 warps that keep the memory of an H200 busy: with fewer than half, rows are cut.
 GPU_BLOCKS = 8 * H100_MULTIPROCESSORS
-"""Blocks of 4 warps that keep the memory of an H200 busy: with fewer than half, rows are cut."""
-
+# Dynamic shared memory that a block may have without asking for more (CUDA C++ programming guide, compute capabilities).
 GPU_DEFAULT_SHARED_BYTES = 48 << 10
-"""Dynamic shared memory that a block may have without asking for more (CUDA C++ programming guide, compute capabilities)."""
-
+# Elements of a row that one block sorts: as words of 64 bits they take 32 KiB of shared memory.
 GPU_LONGEST_SORTED = 4096
-"""Elements of a row that one block sorts: as words of 64 bits they take 32 KiB of shared memory."""
-
+# Elements from which on a variable is updated by a launch of its own, which takes some 10 µs, the time of three launches.
 GPU_LARGE_UPDATE = 1 << 20
-"""Elements from which on a variable is updated by a launch of its own, which takes some 10 µs, the time of three launches."""
-
 # Bytes up to which a copy is small: to the host; and to the device, where it takes 5 µs on a PCIe bus of 50 GB/s. Bytes of the pieces of
 # larger copies, long enough that starting one does not show.
 GPU_SMALL_DOWNLOAD, GPU_SMALL_UPLOAD, GPU_COPY_PIECE = 64 << 10, 256 << 10, 4 << 20
 
+# Bytes of a tensor that another process maps. Smaller ones are faster through host memory.
 GPU_SMALLEST_LEASE = 256 << 10
-"""Bytes of a tensor that another process maps. Smaller ones are faster through host memory."""

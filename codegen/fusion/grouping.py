@@ -4,23 +4,18 @@ The walk visits each step once. A node that has a loop nest joins the open group
 map to axes of theirs (`merge`). Else it opens a group. So chains fuse vertically, reductions fuse with their producers and
 consumers, and nodes that read the same tensor fuse horizontally.
 
-A kernel runs at the position of its *last* node. That is correct exactly if no other step needs one of its results earlier. So a
-group is closed as soon as any other step takes a tensor of it. Sends, receives and stateful nodes are never moved and keep their
-order, so the global order still excludes deadlocks between devices. Two groups cannot wait for each other either: a step that
-takes a tensor of a group has closed it.
-
-A read of rows of a variable runs with its kernel, before any other step that takes the variable's handle.
-
-A receive closes all groups: work that is ready before it must not wait for another task.
-
-A group does not cross control flow: its nodes are all in one loop body, and all dead or alive together (`ir/partition.py`).
+A kernel runs at the position of its *last* node. That is correct exactly if no other step needs one of its results earlier. So a group is
+closed as soon as any other step takes a tensor of it. Sends, receives and stateful nodes are never moved and keep their order, so the
+global order still excludes deadlocks between devices. Two groups cannot wait for each other: a step that takes a tensor of a group has
+closed it. A read of rows of a variable runs with its kernel, before any other step that takes the variable's handle. A receive closes all
+groups: work that is ready before it must not wait for another task. A group does not cross control flow: its nodes are all in one loop
+body, and all dead or alive together (`ir/partition.py`).
 
 An op over windows reads its images where its windows lie, so it starts a group: its images are made before. Arithmetic on its result joins
 the group. Reductions do not.
 
-Views (reshapes that only add or drop axes of size 1, broadcasts, identities) cost nothing inside a kernel. So each group that
-takes one gets its own copy, and the node is dropped when it has no other consumer. With `numbers`, the same holds for arithmetic
-on scalars.
+Views (reshapes that only add or drop axes of size 1, broadcasts, identities) cost nothing inside a kernel. So each group that takes one
+gets its own copy, and the node is dropped when it has no other consumer. With `copies_scalars`, so does arithmetic on scalars.
 """
 
 from __future__ import annotations

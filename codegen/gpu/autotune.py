@@ -1,16 +1,12 @@
 """Autotuning: measures the candidates of a kernel once, and stores the fastest on disk.
 
-Each run is timed by two events around it. Before it, a buffer as large as the GPU's L2 cache is cleared, for two reasons. First, the
-candidate's inputs then come from memory, as in most steps, not from the cache. Second, the GPU is busy until the host has queued all
-launches of the candidate: the buffer is cleared so often that this takes at least twice as long as the host took to queue them. So
-the timing covers the GPU's work, as in a captured graph, even if Python launches slowly.
+Two events around a run time it. Before it, a buffer as large as the L2 cache is cleared, so that inputs come from memory, as in most steps.
+It is cleared so often that this takes at least twice as long as the host took to queue the candidate's launches. So the timing covers
+the GPU's work, as in a captured graph, even if Python launches slowly.
 
 Candidates run round-robin, so that other load on the GPU affects all of them. The median of a candidate's runs counts. Candidates far
-behind after the first round are dropped. Among equally fast candidates the first (likely best) one wins. Tuning takes about 0.25 s,
-unless a single round takes longer.
-
-The result is stored in the cache folder, under a hash of the candidates, the GPU model and the driver version. So other processes
-need not measure, but a machine with another GPU does.
+behind after the first round are dropped. Among equally fast ones the first (likely best) wins. Tuning takes about 0.25 s, or one round.
+The result is stored under a hash of the candidates, the GPU model and the driver version, for other processes on such a machine.
 """
 
 from __future__ import annotations

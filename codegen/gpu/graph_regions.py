@@ -1,19 +1,15 @@
 """Pass: runs of launches that become regions, each of which is captured as a CUDA graph and replayed by one call.
 
-A launch costs the host microseconds: allocating results, looking up the launch for the shapes, calling the driver. A training step of a
-small model is mostly that. So calls that follow one another and run on the GPU alone become a `GraphRegion`. Looking up a variable's
-handle is no work for the GPU. It stays before the region and happens in every step. A value from the host that only one region reads is
-copied to the device by that region. A value of the region that only the host reads starts its copy there.
+A launch costs the host microseconds, and a training step of a small model is mostly that. So consecutive calls that run on the GPU alone
+become a `GraphRegion`. Lookups of variables' handles stay before it. The region itself copies values from the host that only it reads to
+the device, and starts the copy of values that only the host reads.
 
-A region runs launch by launch at first. When the same shapes come for the third time it is captured: everything is launched once more, but
-only recorded. From then on, a run
+A region runs launch by launch at first. When the same shapes come for the third time, everything is launched once more, but only
+recorded. From then on, a run checks that no variable has moved, copies inputs to the addresses that the graph reads, and starts the graph.
+It copies out the outputs that are needed afterwards. A step that only changes variables copies nothing, a fed value is copied straight
+to its address in the graph, and the copy of a fetched value starts before the next call of the program.
 
-    checks that no variable has moved,    copies inputs to the addresses that the graph reads,    starts the graph,
-
-and copies out the outputs that are needed afterwards. A step that only changes variables copies nothing. A fed value is copied
-straight to its input address of the graph. The copy of a fetched value to the host starts before the next call of the program.
-
-Addresses are fixed in a graph, which keeps its own memory. Variables must stay where they were, and an update in place needs a value that
+A graph keeps its own memory, and its addresses are fixed. Variables must stay where they were, and an update in place needs a value that
 only its variable refers to. Each run checks that, and runs launch by launch where it does not hold. A region that cannot be captured (a
 value must be seen by the host) runs launch by launch for good. So does one whose graphs were dropped because memory ran out.
 """

@@ -1,16 +1,11 @@
 """Pass: horizontal fusion (multi-tensor apply) of optimizer updates, so that many small variables are updated by one launch.
 
 A training step ends with an update for each variable. For a bias of 64 elements a launch takes longer than the work. So updates by one
-rule and of one type become one launch, at the position of the last of them: the loops that update one variable become a function, and
-the kernel gives each variable some of its blocks. Moving an update is correct if no instruction between reads its variable. The pass
-visits the instructions in order, collects updates, and emits them as one call
-
-    before anything but a kernel, a view, a read of another variable, or a variable's handle: a send, an assignment, a loop...
-    before an update by another rule
-    when there are MOST
-
-Variables are compared by container and name, since two nodes may stand for one. Large variables keep launches of their own, because
-their gradients can be freed at once.
+rule and of one type become one launch, at the position of the last: the loops that update one variable become a function, and each
+variable gets some of the kernel's blocks. Moving an update is correct if no instruction between reads its variable. So the pass visits the
+instructions in order and emits the collected updates before an update by another rule, when there are MOST, and before anything but a
+kernel, a view, a variable's handle, or a read of another variable. Variables are compared by container and name, since two nodes may
+stand for one. Large variables keep launches of their own, because their gradients can be freed at once.
 """
 
 from __future__ import annotations

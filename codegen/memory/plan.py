@@ -1,17 +1,16 @@
 """Memory plan of a device's part of a step: lifetimes of tensors, peak memory, and the offsets of tensors in an arena.
 
-A tensor lives from the step that makes it to its last use. Feeds live from the start, fetches to the end. A view uses the memory of
-its base. Constants and variables outlive steps and are not counted; neither are reads of variables. An update of a variable needs memory
-for a new value if a part of the step still needs the old one (`graph/resources/variable.py`), or if the op does not write in place.
+A tensor lives from the step that makes it to its last use, feeds from the start, fetches to the end. A view uses the memory of its base.
+Constants, variables and reads of variables are not counted. An update of a variable needs memory for a new value if a part of the step
+still needs the old one (`graph/resources/variable.py`), or if the op does not write in place.
 
 The *peak* is the most bytes alive at once. An *arena* is one block of memory with an offset for each tensor, such that no two live
 tensors overlap. Tensors are placed from the largest to the smallest, each in the tightest gap that is free during its life
 (Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020, greedy by size).
 
 Native regions run in an arena. Programs do not, because fetched, sent and stored values are passed on without a copy and outlive the
-step. So memory is allocated on demand and returns to the pool with its last reference (`graph/resources/buffer_pool.py`). This comes
-near the minimum: slots are freed after their last use, so a program holds only live tensors, and its maximum is the peak, as a test
-measures.
+step. Their memory is allocated on demand and returns to the pool with its last reference (`graph/resources/buffer_pool.py`). Slots are
+freed after their last use, so the maximum of a program is the peak, as a test measures.
 """
 
 from __future__ import annotations

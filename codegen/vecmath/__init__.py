@@ -1,8 +1,8 @@
-"""Functions of one number that LLVM can vectorise: what fused Numba kernels call instead of the C library.
+"""Functions of one number that LLVM can vectorise, which fused Numba kernels call instead of the C library.
 
-A loop that calls libm's `expf` runs one element at a time. The functions here are straight arithmetic without a branch, a
-table or a call: choices are selects, powers of two are made from bits. Inlined into a loop they run 4 to 16 elements at a
-time, whatever the machine. Names end in the width of the type: `exp32` takes and gives float32.
+A loop that calls libm's `expf` runs one element at a time. The functions here are straight arithmetic without a branch, a table or a
+call: choices are selects, powers of two are made from bits. Inlined into a loop they run 4 to 16 elements at a time. Names end in the
+width of the type: `exp32` takes and gives float32.
 
 Largest errors, in units in the last place of the result (tests/codegen/vecmath/test_vecmath.py measures them against exact values,
 over all magnitudes; NaN gives NaN, and infinities, zeros and denormals give what NumPy gives):
@@ -30,16 +30,15 @@ over all magnitudes; NaN gives NaN, and infinities, zeros and denormals give wha
 
 Those with an error of 1 in float32 and more in float64 are computed in float64 for both; so are those that only float32 has.
 
-Modules: `exp_log`, `trig`, `hyperbolic`, `special` have the functions above; `memory` reads and writes elements, float16 and
-bfloat16 as bits; `intrinsics` has what all of these are written with, and sums in any order. The texts of kernels in
-`codegen/cpu` call them, so `codegen/cpu` alone imports this package; the emitter of GPU kernels translates their calls by name.
+`exp_log`, `trig`, `hyperbolic` and `special` have the functions above; `memory` loads and stores elements, float16 and bfloat16 as bits;
+`intrinsics` has LLVM's, and sums in any order. Only `codegen/cpu` imports this package; GPU kernels have its functions translated.
 
 Sources: argument reduction after Cody and Waite, "Software Manual for the Elementary Functions" (1980); log and log1p follow
 Ng's fdlibm (Sun, 1993); float32 erf is N. Juffa's pair of polynomials (public domain); the coefficients of exp, and of erf
 in float64, are Chebyshev fits made with mpmath (with their errors in comments).
 
-Products and sums may be contracted to fused multiply-adds here, and only here: a contraction changes the last bit, which is
-within the errors above, while the arithmetic that a user wrote is compiled as it was written.
+Only here may products and sums be contracted to fused multiply-adds, which change the last bit, within the errors above. The arithmetic
+that a user wrote is compiled as it was written.
 """
 
 from __future__ import annotations

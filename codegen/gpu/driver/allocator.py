@@ -3,17 +3,14 @@
 A driver allocation stops the GPU, so freed blocks are cached and reused for requests of the same size. Sizes are rounded up to four
 steps per power of two, so that a cached block often fits, and at most a quarter of it is wasted.
 
-A block may be reused while kernels that use it are still queued: the next user queues its work behind them, on the same stream.
-Blocks that a copy stream fills must wait for the compute stream instead. So a block has a *home*, the stream on which its next user
-starts. If its home is not the compute stream, an event is recorded there when the block is freed, and the next copy into it waits
-for that event on the device.
+A block may be reused while kernels that use it are still queued: the next user queues its work behind them, on the same stream. Blocks
+that a copy stream fills must wait for the compute stream instead. So a block has a *home*, the stream on which its next user starts. If
+that is not the compute stream, an event is recorded there when the block is freed, and the next copy into it waits for the event.
 
-A block is freed with the last Python reference to its `Block`, which may happen anywhere, even inside `allocate`. So freeing only
-appends to a queue, and `allocate` empties the queue first.
-
-While a CUDA graph is captured, its thread gets blocks that the graph keeps (`GraphMemory`), because it contains their addresses. Blocks
-freed during the capture are reused in the same graph, whose kernels run in order. So a graph holds the peak memory of its steps, not
-the sum. If memory runs out, graphs are dropped before an error is raised.
+A block is freed with the last reference to its `Block`, which may happen anywhere, even inside `allocate`. So freeing only appends to a
+queue, which `allocate` empties first. While a CUDA graph is captured, its thread gets blocks that the graph keeps (`GraphMemory`), because
+it contains their addresses. Blocks freed during the capture are reused in the same graph, whose kernels run in order. So a graph holds
+the peak memory of its steps, not the sum. If memory runs out, graphs are dropped before an error is raised.
 """
 
 from __future__ import annotations

@@ -1,17 +1,13 @@
 """CUDA IPC: lends tensors in a GPU's memory to another process of the same machine, without a copy through the host.
 
-The driver gives a handle for an allocation; another process opens it and sees the same memory. Here the allocations are the pool's
-blocks. A sent tensor is an `Outgoing`: the array, kept unchanged, and its block's handle. A received one is an `Incoming`: an address
-in the opened block, from which `taken` copies it on the GPU's copy stream.
+The driver gives a handle for an allocation; another process opens it and sees the same memory. A sent tensor is an `Outgoing`: the array,
+kept unchanged, and the handle of its block of the pool. A received one is an `Incoming`: an address in the opened block, from which
+`taken` copies it on the GPU's copy stream. The driver cuts smaller allocations out of larger ones, and a handle leads to the whole, with
+other tensors in it. So only blocks of whole granules are lent; a tensor in another block is copied to such a one first.
 
-The driver cuts smaller allocations out of larger ones, and a handle leads to the whole that it cut them out of, with other tensors in it.
-So only blocks of whole granules are lent; a tensor in another block is copied to such a one first.
-
-Only complete tensors are lent: the sender waits for the kernels that make a tensor before it sends the handle, as for a copy to the
-host. (A driver event could be sent instead, for the reader's stream to wait for. But a stream that waits for an event of a killed
-process waits for ever.)
-
-`runtime/shared_memory/cuda_ipc.py` manages the leases: which process borrows which block, and when it may be reused.
+The sender waits for the kernels that make a tensor before it sends the handle, as for a copy to the host. (The reader's stream could
+wait for a driver event instead, but the event of a killed process never comes.) `runtime/shared_memory/cuda_ipc.py` manages the leases:
+which process borrows which block, and when it may be reused.
 """
 
 from __future__ import annotations
