@@ -22,6 +22,7 @@ from .grouping import BATCH, Walk
 from .merge import FusionGroup
 from .rematerialize import Rematerialized, rematerialize
 from .to_loops import write_kernel
+from .window_producers import absorb_producers
 
 MOST_ARRAYS = 40  # inputs and outputs of one kernel; more of them seldom belong to one loop, and they slow the call
 
@@ -205,6 +206,7 @@ def fuse(
     operations_per_byte: float = 0.0,
     copies_scalars: bool = False,
     longest_scan: int = 0,
+    has_epilogues: bool = False,
 ) -> Fusion:
     """Decide which nodes become one kernel.
 
@@ -213,14 +215,17 @@ def fuse(
         small: also fuse groups that are too small to gain.
         lone: also make a kernel of a single node that fuses with nothing.
         types: the element types that kernels support.
-        operations_per_byte: operations that take as long as reading one byte, for rematerialization; 0: no rematerialization.
+        operations_per_byte: operations that take as long as reading one byte, to compute values again; 0: they are not.
         copies_scalars: let each kernel have its own copy of arithmetic on scalars. Scalars with other consumers also stay as nodes.
         longest_scan: the longest axis of a running sum; 0: any length.
+        has_epilogues: whether products and convolutions take arithmetic on their results afterwards.
 
     Guarantees: every value is made before its consumers run. Sends, receives, stateful nodes and all other steps keep their
     order. A fused node's value exists outside its kernel only if a step there takes it.
     """
     walk = Walk(partition, small=small, types=types, copies_scalars=copies_scalars, longest_scan=longest_scan)
     walk.walk()
+    if operations_per_byte:
+        absorb_producers(walk, operations_per_byte, has_epilogues)
     copies = rematerialize(walk, operations_per_byte) if operations_per_byte else Rematerialized()
     return _Result(walk, lone, copies).result()

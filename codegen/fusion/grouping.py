@@ -12,7 +12,7 @@ groups: work that is ready before it must not wait for another task. A group doe
 body, and all dead or alive together (`ir/partition.py`).
 
 An op over windows reads its images where its windows lie, so it starts a group: its images are made before. Arithmetic on its result joins
-the group. Reductions do not.
+the group. Reductions do not. Arithmetic before it may join afterwards (`window_producers`).
 
 Views (reshapes that only add or drop axes of size 1, broadcasts, identities) cost nothing inside a kernel. So each group that takes one
 gets its own copy, and the node is dropped when it has no other consumer. With `copies_scalars`, so does arithmetic on scalars.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ...graph.core.dtypes import float32, int64
+from ...graph.core.dtypes import DType, float32, int64
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.places import Places
 from ...graph.ops.nn.conv_geometry import layout
@@ -61,6 +61,31 @@ def write_alone(node: Node, pattern: IndexMaps) -> LoopNestBuilder:
     return writer.builder
 
 
+def image_axes(image: Tensor) -> AxisMap:
+    """The dimensions of an image, or of a result like one, that are not of size 1."""
+    return tuple(None if d == 1 else i for i, d in enumerate(image.dims or ()))
+
+
+def leaves_of(
+    image: Tensor, makers: Mapping[Tensor, Node], pattern_of: Callable[[Node], IndexMaps]
+) -> Iterator[tuple[Tensor, AxisMap]]:
+    """What an image is computed from, and which of its dimensions each of theirs is.
+
+    Args:
+        makers: the tensors that are computed, and their nodes. pattern_of: gives the index maps of these nodes.
+    """
+    todo = [(image, image_axes(image))]
+    while todo:
+        t, axes = todo.pop()
+        if t not in makers:
+            yield t, axes
+            continue
+        pattern = pattern_of(makers[t])
+        axis = dict(zip(pattern.outputs[0], axes, strict=True))
+        for x, labels in pattern.data_of(makers[t]):
+            todo.append((x, tuple(None if label is None else axis[label] for label in labels)))
+
+
 class _Writer:
     """A partly lowered kernel.
 
@@ -70,6 +95,7 @@ class _Writer:
         tables: (gathered table, axes of its rows), or (tensor, its places) for a moved read -> the input's number.
         moves: the places of the inputs that are read at other places, by the inputs' numbers.
         windows: what inputs are read through.
+        at_taps: the tensors that are computed at each tap of a window, and their nodes.
         rows: for a table with scattered adds: the value with the row index, the input of that value, and the number of rows.
         run: the nodes, and the shapes that other steps need and the kernel knows.
     """
@@ -90,13 +116,17 @@ class _Writer:
         self.tables: dict[tuple[Tensor, AxisMap | Places], int] = {}
         self.moves: dict[int, Places] = {}
         self.windows: list[SlidingWindow] = []
+        self.at_taps: dict[Tensor, Node] = {}
         self.lookups: list[tuple[int, int]] = []
         self.rows: dict[Tensor, tuple[int, int, Tensor]] = {}
         self.run: dict[Node, None] = {}
 
     def node(self, node: Node) -> None:
         """Lower the next node."""
-        pattern, builder = self.patterns.get(node) or index_maps_of(node), self.builder
+        pattern, builder = self.pattern(node), self.builder
+        if node.outputs[0] not in self.axes_of:
+            self.run[node], self.at_taps[node.outputs[0]] = None, node
+            return
         for a in pattern.assumed:
             self.assume(a, self.axes_in_space(a.labels, node, pattern))
         self.run[node] = None
@@ -125,6 +155,10 @@ class _Writer:
         made = rule_of(node, pattern.is_view)(node, *[Symbol(builder, number) for number in operands])
         values = made if isinstance(made, tuple) else (made,)
         self.values.update(zip(node.outputs, [v.number for v in values], strict=True))
+
+    def pattern(self, node: Node) -> IndexMaps:
+        """A node's index maps."""
+        return self.patterns.get(node) or index_maps_of(node)
 
     def axes_in_space(self, labels: AxisMap, node: Node, pattern: IndexMaps) -> AxisMap:
         """A node's labels mapped to axes of the space."""
@@ -209,14 +243,35 @@ class _Writer:
         """The element of a node over windows."""
         op, axes = WINDOW_OPS[node.type], self.axes_in_space(labels, node, pattern)
         (window, multiplier), data_format = op.window(node), layout(node.attrs)
-        inputs = {i: self.table(node.inputs[i], ()) for i, what in enumerate(op.inputs) if what not in ("", "sizes")}
-        read = tuple((op.inputs[i], number) for i, number in inputs.items())
+        tables, read = {}, []
+        inputs = [i for i, what in enumerate(op.inputs) if what not in ("", "sizes")]
+        for i in inputs:
+            for t, own in leaves_of(node.inputs[i], self.at_taps, self.pattern):
+                if node.inputs[i] not in self.at_taps or own == image_axes(node.inputs[i]) and constant_of(t) is None:
+                    tables[i, t] = self.table(t, ())
+                    read.append((op.inputs[i], tables[i, t]))
         over = "result" if op.gives == "filter" else op.gives
-        found = SlidingWindow(window, data_format, multiplier, read, over, axes[:4])
+        found = SlidingWindow(window, data_format, multiplier, tuple(read), over, axes[:4])
         if found not in self.windows:
             self.windows.append(found)
-        number, data = self.windows.index(found), node.inputs[max(inputs)].dtype.base
-        loops = WindowLoops(self.builder, window, data_format, axes, inputs, number, multiplier)
+        number, data = self.windows.index(found), node.inputs[inputs[-1]].dtype.base
+
+        def element(i: int, dtype: DType, row: Symbol, along: Sequence[int], t: Tensor | None = None) -> Symbol:
+            """Of an input, or of what it is computed from, the element in this row of the table that images are."""
+            t = node.inputs[i] if t is None else t
+            maker = self.at_taps.get(t)
+            if maker is not None:
+                data = self.pattern(maker).data_of(maker)
+                values = [element(i, dtype, row, along, x) for x, _ in data]
+                made = rule_of(maker, self.pattern(maker).is_view)(maker, *values)
+                assert isinstance(made, Symbol)
+                return made
+            if (i, t) not in tables:
+                return Symbol(self.builder, self.value(t))
+            return loops.gather(tables[i, t], t.dtype.base, row, along)
+
+        computed = {i for i in inputs if node.inputs[i] in self.at_taps}
+        loops = WindowLoops(self.builder, window, data_format, axes, element, computed, number, multiplier)
         return WINDOW_LOOPS[node.type](loops, data).number
 
     def table(self, tensor: Tensor, places: AxisMap | Places, axes: AxisMap = ()) -> int:
@@ -229,6 +284,8 @@ class _Writer:
 
     def output(self, tensor: Tensor, *, alone: bool) -> None:
         """Store a tensor. `alone`: nothing else is stored."""
+        if tensor in self.at_taps:
+            raise NotFusibleError("it is computed at the taps of a window only")
         axes = [x for x in self.axes_of[tensor] if x is not None]
         if axes != sorted(axes):
             raise NotFusibleError("its axes are in another order")

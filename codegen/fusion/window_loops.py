@@ -14,7 +14,7 @@ launch gives.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Sequence
 from functools import reduce
 from typing import Any
 
@@ -43,7 +43,8 @@ class WindowLoops(SymbolicLoops):
         window: taps, strides, dilations and padding.
         data_format: "NHWC" or "NCHW".
         axes: of the loops: images, height, width, channels; taps along height and width; filters of a channel. None: of size 1.
-        inputs: the node's inputs -> the kernel's.
+        element: gives the element of a node's input in a row of the table that it is, at these axes.
+        computed: the inputs that are computed at each tap.
         number: of the window in its kernel; the names of sizes end with it.
         multiplier: filters for each channel.
     """
@@ -54,12 +55,14 @@ class WindowLoops(SymbolicLoops):
         window: Window,
         data_format: str,
         axes: AxisMap,
-        inputs: Mapping[int, int],
+        element: Callable[[int, DType, Symbol, Sequence[int]], Symbol],
+        computed: Collection[int] = (),
         number: int = 0,
         multiplier: int = 1,
     ) -> None:
         super().__init__(builder)
-        self.window, self.inputs, self.suffix, self.multiplier = window, inputs, number, multiplier
+        self.window, self.suffix, self.multiplier = window, number, multiplier
+        self.element, self.computed = element, computed
         self.channels_first = data_format == "NCHW"
         self.taps_are_axes = taps_are_axes(window)
         self.channel_axis = axes[3]
@@ -192,11 +195,12 @@ class WindowLoops(SymbolicLoops):
                 axes = [self.channel_axis]
         if there is not None:
             row = SymbolicMath.where(there, row, -1)
-        return self.gather(self.inputs[input], dtype, row, axes)
+        value = self.element(input, dtype, row, axes)
+        return SymbolicMath.where(there, value, 0) if there is not None and input in self.computed else value
 
     def weight(self, input: int, dtype: DType, tap: Symbol, filter: Symbol) -> Symbol:
         """The number of a depthwise convolution's filter, the node's `input`, at the tap with this number."""
-        return self.gather(self.inputs[input], dtype, tap * self.size("filters") + filter)
+        return self.element(input, dtype, tap * self.size("filters") + filter, ())
 
 
 def _times(x: Tap, n: int) -> Any:

@@ -150,6 +150,7 @@ def fuse_nodes(c: Compilation) -> None:
         types=types,
         operations_per_byte=GPU_OPERATIONS_PER_BYTE,
         longest_scan=GPU_LONGEST_ROW,
+        has_epilogues=True,
     )
 
 

@@ -41,13 +41,24 @@ def given(*arrays: Any) -> dict[Tensor, Any]:
     return {dt.placeholder(as_dtype(x.dtype), x.shape): x for x in arrays}
 
 
-def fused_kernels(tensor: Tensor, feeds: Sequence[Tensor] | None = None) -> list[FusedKernel]:
+def fused_kernels(
+    tensor: Tensor, feeds: Sequence[Tensor] | None = None, operations_per_byte: float = 0.0
+) -> list[FusedKernel]:
     """The fused kernels of a program, of which nothing is left to references. `feeds`: None: all placeholders."""
     nodes = execution_order([tensor.op], dict.fromkeys(feeds or (), 0))
     fed = [n.outputs[0] for n in nodes if n.type == "Placeholder"]
-    fusion = _fusion([n for n in nodes if n.type != "Placeholder"], fed, tensor)
+    fusion = _fusion([n for n in nodes if n.type != "Placeholder"], fed, tensor, operations_per_byte)
     assert not any(getattr(s, "type", "Const") not in ("Const", "Shape") for s in fusion.steps), str(fusion)
     return fusion.kernels
+
+
+def kernels_with_producers(
+    tensor: Tensor, *, operations_per_byte: float = 1.6, has_epilogues: bool = False
+) -> list[list[str]]:
+    """The ops of each fused kernel of a program, where windows may compute what they read."""
+    nodes = [n for n in execution_order([tensor.op]) if n.type not in ("Placeholder", "Const")]
+    fed = [t for n in nodes for t in n.inputs if t.op.type == "Placeholder"]
+    return [[n.type for n in k.nodes] for k in _fusion(nodes, fed, tensor, operations_per_byte, has_epilogues).kernels]
 
 
 def kernels_of_node(tensor: Tensor) -> list[FusedKernel]:
@@ -55,7 +66,13 @@ def kernels_of_node(tensor: Tensor) -> list[FusedKernel]:
     return _fusion([tensor.op], tensor.op.inputs, tensor).kernels
 
 
-def _fusion(nodes: Sequence[Node], fed: Sequence[Tensor], fetch: Tensor) -> Fusion:
+def _fusion(
+    nodes: Sequence[Node],
+    fed: Sequence[Tensor],
+    fetch: Tensor,
+    operations_per_byte: float = 0.0,
+    has_epilogues: bool = False,
+) -> Fusion:
     feeds, fetches = tuple((t.name, t) for t in dict.fromkeys(fed)), ((fetch.name, fetch),)
-    partition = PartitionGraph("/device:CPU:0", tuple(nodes), feeds, fetches)
-    return fuse(split_max_pool_gradients(partition), small=True, lone=True)
+    partition = split_max_pool_gradients(PartitionGraph("/device:CPU:0", tuple(nodes), feeds, fetches))
+    return fuse(partition, small=True, lone=True, operations_per_byte=operations_per_byte, has_epilogues=has_epilogues)

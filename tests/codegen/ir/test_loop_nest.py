@@ -98,6 +98,14 @@ def many_taps() -> Any:
     return dt.nn.avg_pool(dt.placeholder(dt.float32, [None, 9, 9, 8]), 6, 3, "VALID") + 1.0
 
 
+def test_text_of_arithmetic_at_the_taps_of_a_window() -> None:
+    with dt.Graph().as_default():
+        x, bias = dt.placeholder(dt.float32, [None, 1, 7, 6]), dt.placeholder(dt.float32, [6])
+        y = dt.nn.max_pool(dt.nn.relu(dt.nn.bias_add(x, bias)), [1, 2], [1, 2], "SAME")
+        (kernel,) = fused_kernels(y, operations_per_byte=OPERATIONS_PER_BYTE)
+    compare("computed_at_taps", source_of(kernel.loops, schedule_of(kernel.loops)).text)
+
+
 @pytest.mark.parametrize("name", ["max_pool_gradient", "depthwise_channels_first", "many_taps"])
 def test_text_of_windows_and_arithmetic_behind_them(name: str) -> None:
     """Places along rows are masked by branches, of which LLVM makes loads with masks: of selects it makes gathers."""

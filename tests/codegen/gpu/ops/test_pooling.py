@@ -64,10 +64,10 @@ def routines(kernel: FusedKernel, sized: KernelSizes) -> Sequence[Routine]:
     return fused(kernel.loops, sized.loops)
 
 
-def made(tensor: Tensor, feeds: Mapping[Tensor, Any], way: int = 0) -> Any:
+def made(tensor: Tensor, feeds: Mapping[Tensor, Any], way: int = 0, operations_per_byte: float = 0.0) -> Any:
     """What the kernels of a program give for a tensor."""
     there = dict(feeds)
-    for kernel in fused_kernels(tensor, list(feeds)):
+    for kernel in fused_kernels(tensor, list(feeds), operations_per_byte):
         sized = kernel.sized([there[t].shape for t in kernel.inputs], {})
         assert sized is not None
         out = [np.full(shape, 9, dtype) for shape, dtype in sized.outputs]
@@ -231,6 +231,23 @@ def test_arithmetic_on_what_windows_give_is_in_their_kernels(padding: str) -> No
             by_itself = made(alone, feeds)
             want = np.maximum(by_itself + bias, 0) if alone is convolved else np.tanh(by_itself * bias)
             check(made(y, feeds), want, 2e-6)
+
+
+def test_arithmetic_before_windows_is_computed_at_their_taps() -> None:
+    rng = np.random.default_rng(6)
+    x, w = rng.standard_normal((2, 7, 6, 4)).astype(np.float32), rng.standard_normal((3, 3, 4, 1)).astype(np.float32)
+    bias = rng.standard_normal(4).astype(np.float32)
+    with dt.Graph().as_default():
+        image, filter, add = feeds = given(x, w, bias)
+        before = dt.nn.relu(image + add)
+        for y in (
+            dt.nn.depthwise_conv2d(before, filter, [1, 2, 2, 1], "SAME") * 2.0,
+            dt.nn.max_pool(before - 9.0, 3, 2, "SAME"),
+            dt.nn.avg_pool(before, 6, 3, "SAME"),
+        ):
+            assert len(fused_kernels(y, list(feeds), 1000.0)) == 1
+            assert len(fused_kernels(y, list(feeds))) == 2
+            check(made(y, feeds, operations_per_byte=1000.0), made(y, feeds), 2e-6)
 
 
 @pytest.mark.slow
