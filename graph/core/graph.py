@@ -329,11 +329,9 @@ class Graph:
         """Add a node. Most callers use the public functions (`dt.math.add`), which call this.
 
         Args:
-            op: the op.
-            inputs: tensors of this graph.
-            attrs: constants of the node.
-            name: requested name, made unique in the current name scope; a name that ends in '/' is used unchanged. None: the op's name.
-            origin: the location in the user's program; None: found on the call stack.
+            op: the op. inputs: tensors of this graph. attrs: constants of the node. name: requested name, made unique in the current name
+            scope; a name that ends in '/' is used unchanged. None means the op's name. origin: the location in the user's program; None:
+            found on the call stack.
 
         Raises:
             TypeError, ValueError: the inputs' types or shapes, or the attributes, are invalid for the op, or the name is invalid. The graph
@@ -510,7 +508,7 @@ class Graph:
         self._stack.current = scopes
 
     def switch_to_thread_local(self) -> None:
-        """Keep the open blocks per thread from now on; each thread starts from a copy of what is open now."""
+        """From now on, keep the open blocks per thread. Each thread starts from a copy of what is open now."""
         self._stack.switch_to_thread_local()
 
     def encloses(self, graph: Graph) -> bool:

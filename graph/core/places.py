@@ -24,7 +24,7 @@ class Place:
     """The index of an element along one dimension of an input: begin + step * its index along a dimension of the output.
 
     Attributes:
-        axis: the dimension of the output. None: the index is `begin`.
+        axis: the dimension of the output. None means that the index is `begin`.
         begin: the index of the first element.
         step: the distance between neighbouring elements.
         is_whole: whether the map is the identity, and both dimensions have the same size.

@@ -209,7 +209,7 @@ def control_inputs_for(block: ControlBlock | None, input_nodes: set[Node]) -> tu
 
 
 def checked_name(name: str, scope: str, what: str) -> str:
-    """A user's name of a node or name scope, inside `scope`. ValueError: it is invalid by TensorFlow's rule."""
+    """A user's name of a node or name scope, inside `scope`. ValueError if it is invalid by TensorFlow's rule."""
     if (_NAME_INSIDE if scope else _NAME)(name) is None:
         raise ValueError(
             f"'{name}' is not a valid {what} name: it must begin with a letter, a digit or '.', and may go on with those and with "

@@ -363,9 +363,9 @@ def packed(values: Sequence[TensorLike], dtype: DType | None, name: str, casts: 
 
     Args:
         values: numbers, tensors, and lists of them. Without a tensor, the result is a Const.
-        dtype: element type. None: that of the first tensor.
+        dtype: element type. None means that of the first tensor.
         name: name of the node. Element `i` becomes the Const `name/i` if it is not a tensor, as in TensorFlow.
-        casts: whether tensors of other numeric types are cast, unless that would lose fractions. None: if `dtype` is given.
+        casts: whether tensors of other numeric types are cast, unless that would lose fractions. None means True if `dtype` is given.
     """
     casts = dtype is not None if casts is None else casts
     like = dtype or _first_type(values)
@@ -449,7 +449,7 @@ def unstack(value: TensorLike, num: int | None = None, axis: int = 0, name: str 
 
     Args:
         value: the tensor.
-        num: the size of the axis. None: the static one.
+        num: the size of the axis. None means the static one.
         axis: an int. Negative counts from the end.
         name: name of the node.
 

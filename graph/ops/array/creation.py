@@ -115,7 +115,7 @@ def zeros_like(tensor: TensorLike, dtype: Any = None, name: str | None = None, o
 
     Args:
         tensor: a tensor.
-        dtype: element type. None: that of `tensor`.
+        dtype: element type. None means that of `tensor`.
         name: name of the node.
         optimize: return a Const if the result is small and its shape is known.
     """

@@ -236,8 +236,8 @@ def eye(
 
     Args:
         num_rows: number of rows.
-        num_columns: number of columns. None: `num_rows`.
-        batch_shape: a list or tensor of sizes. None: a single matrix.
+        num_columns: number of columns. None means `num_rows`.
+        batch_shape: a list or tensor of sizes. None means a single matrix.
         dtype: element type.
         name: name of the node.
     """

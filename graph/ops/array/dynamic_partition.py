@@ -169,7 +169,7 @@ def boolean_mask(
         tensor: the tensor.
         mask: bool, of known rank. Its shape equals that of `tensor` from `axis` on.
         name: name scope of the nodes.
-        axis: the first dimension that the mask covers. None: 0.
+        axis: the first dimension that the mask covers. None means 0.
 
     Returns:
         Shape `tensor.shape[:axis] + [number of true elements] + tensor.shape[axis + mask rank:]`.

@@ -44,7 +44,7 @@ def embedding_lookup(
             contiguous range, and the first `rows % n` shards have one row more. A partitioned variable is stored as "div".
         name: name scope of the nodes.
         validate_indices: accepted without effect. Indices are always checked.
-        max_norm: rows with a larger L2 norm are scaled down to this norm. None: no limit.
+        max_norm: rows with a larger L2 norm are scaled down to this norm. None means no limit.
 
     Returns:
         Shape `ids.shape + params.shape[1:]`.

@@ -112,8 +112,8 @@ def gather(
         indices: int32 or int64 of any shape, each in [0, params.shape[axis]).
         validate_indices: accepted without effect. Indices are always checked.
         name: name of the node.
-        axis: the axis of `params` that `indices` select from. None: `batch_dims`.
-        batch_dims: the number of leading dimensions that are batches in both operands. None: all dimensions of `indices` but the last.
+        axis: the axis of `params` that `indices` select from. None means `batch_dims`.
+        batch_dims: the number of leading dimensions that are batches in both operands. None means all dimensions of `indices` but the last.
 
     Returns:
         Shape `params.shape[:axis] + indices.shape[batch_dims:] + params.shape[axis + 1:]`.
@@ -280,10 +280,10 @@ def one_hot(
     Args:
         indices: integers. Those outside [0, depth) give a vector of `off_value`.
         depth: the size of the new dimension.
-        on_value: the value at the index. None: 1.
-        off_value: the value elsewhere. None: 0.
-        axis: the position of the new dimension. None: last.
-        dtype: element type. None: that of `on_value` or `off_value`, or else float32.
+        on_value: the value at the index. None means 1.
+        off_value: the value elsewhere. None means 0.
+        axis: the position of the new dimension. None means the last.
+        dtype: element type. None means that of `on_value` or `off_value`, or else float32.
         name: name of the node.
 
     >>> one_hot([0, 2], 3)   # evaluates to [[1, 0, 0], [0, 0, 1]]

@@ -201,7 +201,7 @@ def tuple(tensors: Any, name: str | None = None, control_inputs: Sequence[Any] |
 
 
 def shown(value: Array, summarize: int | None) -> str:
-    """The first `summarize` elements of an array, in row-major order, as TensorFlow prints them: `[1 2 3...]`. None: 3. -1: all."""
+    """The first `summarize` elements of an array, in row-major order, as TensorFlow prints them: `[1 2 3...]`. None means 3. -1 means all."""
     limit = 3 if summarize is None else summarize
     flat = np.ravel(value)
     head = flat if limit < 0 else flat[:limit]
@@ -245,7 +245,7 @@ def Assert(
     Args:
         condition: a bool scalar.
         data: tensors to print in the error.
-        summarize: the number of elements printed of each. None: 3. -1: all.
+        summarize: the number of elements printed of each. None means 3. -1 means all.
         name: name scope of the nodes.
 
     Raises:

@@ -75,9 +75,9 @@ def range(
 
     Args:
         start: the first number.
-        limit: where the numbers end. None: `start`, and the numbers begin at 0.
+        limit: where the numbers end. None means `start`, and the numbers begin at 0.
         delta: the difference between neighbouring numbers.
-        dtype: element type. None: the widest type of the operands, in the order int32, int64, float32, float64.
+        dtype: element type. None means the widest type of the operands, in the order int32, int64, float32, float64.
         name: name of the node.
 
     Raises:

@@ -68,7 +68,7 @@ def combine_rows(data: Array, ids: Array, count: int, kind: str, empty: Any = No
         ids: the segment of each row.
         count: number of segments.
         kind: a key of `_COMBINERS`.
-        empty: the value of segments without rows. None: that of the combiner.
+        empty: the value of segments without rows. None means that of the combiner.
     """
     combiner = _COMBINERS[kind]
     inner = data.shape[ids.ndim :]

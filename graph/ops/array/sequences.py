@@ -41,7 +41,7 @@ def repeat(input: TensorLike, repeats: TensorLike, axis: int | None = None, name
         input: a tensor. A scalar counts as a vector of one element.
         repeats: how often each is repeated: one number for all, or a vector with a number for each. A slice whose number is 0, or negative
             in a vector, is left out.
-        axis: the axis. None: the input is flattened first.
+        axis: the axis. None means that the input is flattened first.
         name: name scope of the nodes.
 
     Raises:
@@ -95,7 +95,7 @@ def sequence_mask(
 
     Args:
         lengths: integers of any shape.
-        maxlen: the length of the rows. None: the largest of the lengths.
+        maxlen: the length of the rows. None means the largest of the lengths.
         dtype: element type of the result.
         name: name scope of the nodes.
 
@@ -138,7 +138,7 @@ def reverse_sequence(
         input: a tensor of rank 2 or more. If its rank is unknown, axes must not be negative.
         seq_lengths: the length of each sequence, int32 or int64 `[batch]`.
         seq_axis: the axis along which sequences are reversed.
-        batch_axis: the axis of the batch. None: 0.
+        batch_axis: the axis of the batch. None means 0.
         name: name scope of the nodes.
         seq_dim: old name of `seq_axis`.
         batch_dim: old name of `batch_axis`.

@@ -236,7 +236,7 @@ def expand_dims(input: TensorLike, axis: TensorLike = None, name: str | None = N
 
     Args:
         input: a tensor.
-        axis: the position of the new dimension. -1: at the end.
+        axis: the position of the new dimension. -1 means at the end.
         name: name of the node.
         dim: old name of `axis`.
     """
@@ -277,7 +277,7 @@ def squeeze(input: TensorLike, axis: Any = None, name: str | None = None, squeez
 
     Args:
         input: a tensor.
-        axis: the dimensions to remove, an int or a list of ints. None: all of size 1.
+        axis: the dimensions to remove, an int or a list of ints. None means all of size 1.
         name: name of the node.
         squeeze_dims: old name of `axis`.
 
@@ -382,7 +382,7 @@ def transpose(
 
     Args:
         a: a tensor.
-        perm: the permutation. None: the dimensions in reverse order.
+        perm: the permutation. None means the dimensions in reverse order.
         name: name of the node.
         conjugate: has no effect on real types.
 

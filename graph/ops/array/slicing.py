@@ -97,7 +97,7 @@ def slice(input_: TensorLike, begin: TensorLike, size: TensorLike, name: str | N
     Args:
         input_: a tensor.
         begin: the first index along each dimension.
-        size: the number of elements along each dimension. -1: all that follow.
+        size: the number of elements along each dimension. -1 means all that follow.
         name: name of the node.
 
     Raises:

@@ -32,7 +32,7 @@ class TensorArray:
         dtype: element type.
         size: the number of elements, an int or an int32 tensor.
         dynamic_size: whether writes beyond the end extend the list.
-        clear_after_read: free an element when it is read, so that it can be read only once. None: True.
+        clear_after_read: free an element when it is read, so that it can be read only once. None means True.
         tensor_array_name: a name for errors.
         handle: the handle of an existing list.
         flow: the flow of an existing list.

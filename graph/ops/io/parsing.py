@@ -55,7 +55,7 @@ class FixedLenFeature:
     Attributes:
         shape: its shape.
         dtype: float32, int64 or string.
-        default_value: its value in examples that lack it. None: the feature is required.
+        default_value: its value in examples that lack it. None means that the feature is required.
     """
 
     shape: Any
@@ -71,7 +71,7 @@ class FixedLenSequenceFeature:
         shape: the shape of one value.
         dtype: float32, int64 or string.
         allow_missing: must be True. An example that lacks the feature has no values.
-        default_value: the padding. None: 0, or the empty string.
+        default_value: the padding. None means 0, or the empty string.
     """
 
     shape: Any

@@ -243,7 +243,7 @@ def matrix_rank(a: TensorLike, tol: TensorLike = None, validate_args: bool = Fal
 
     Args:
         a: the matrices.
-        tol: the tolerance. None: max(m, n) times the largest singular value times the machine epsilon.
+        tol: the tolerance. None means max(m, n) times the largest singular value times the machine epsilon.
         validate_args: accepted without effect.
         name: name scope of the nodes.
     """
@@ -262,7 +262,7 @@ def pinv(a: TensorLike, rcond: TensorLike = None, validate_args: bool = False, n
 
     Args:
         a: the matrices.
-        rcond: singular values of at most `rcond` times the largest count as 0. None: 10 * max(m, n) times the machine epsilon.
+        rcond: singular values of at most `rcond` times the largest count as 0. None means 10 * max(m, n) times the machine epsilon.
         validate_args: accepted without effect.
         name: name scope of the nodes.
     """

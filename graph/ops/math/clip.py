@@ -51,7 +51,7 @@ def clip_by_norm(t: TensorLike, clip_norm: TensorLike, axes: Any = None, name: s
     Args:
         t: a tensor or `IndexedSlices`.
         clip_norm: a number or scalar tensor above 0.
-        axes: the axes over which norms are computed. None: all, one norm for the tensor.
+        axes: the axes over which norms are computed. None means all, one norm for the tensor.
 
     Raises:
         ValueError: `clip_norm` does not broadcast to t's shape.
@@ -104,7 +104,7 @@ def clip_by_global_norm(
     Args:
         t_list: tensors or `IndexedSlices`. None entries stay None.
         clip_norm: the largest global norm, a scalar.
-        use_norm: the global norm, if it is known. None: `global_norm(t_list)`.
+        use_norm: the global norm, if it is known. None means `global_norm(t_list)`.
         name: name scope of the nodes.
 
     Returns:

@@ -119,14 +119,14 @@ def define_elementwise(
 
     Args:
         name: the op.
-        scalar: its body for one element, `scalar(m, *elements)`. None: it has none, and needs a `reference`.
+        scalar: its body for one element, `scalar(m, *elements)`. None means that it has none, and needs a `reference`.
         types: the element types that it accepts.
         arity: number of operands, which broadcast.
-        result: element type of the result. None: that of the operands.
+        result: element type of the result. None means that of the operands.
         gradient: its gradient rule.
         flops: operations per element. A transcendental function counts as about 10.
         traits: its traits.
-        reference: the NumPy reference. None: made from `scalar`.
+        reference: the NumPy reference. If it is None, it is made from `scalar`.
     """
     if reference is None:
         if scalar is None:

@@ -163,7 +163,7 @@ def reduce_sum(
 
     Args:
         input_tensor: of any numeric type. The result has the same type.
-        axis: an axis, a list of axes, or an int tensor of them. Negative ones count from the end. None: all. []: none.
+        axis: an axis, a list of axes, or an int tensor of them. Negative ones count from the end. None means all. [] means none.
         keepdims: keep the reduced axes with size 1.
         name: name of the node.
         reduction_indices: old name of `axis`.

@@ -151,7 +151,7 @@ def argmax(
 
     Args:
         input: tensor of any numeric type or bool.
-        axis: an int, which may be negative, or a scalar int tensor. None: 0.
+        axis: an int, which may be negative, or a scalar int tensor. None means 0.
         name: name of the node.
         dimension: old name of `axis`.
         output_type: int64 or int32.

@@ -46,10 +46,10 @@ def confusion_matrix(
     Args:
         labels: the true classes, a vector of ints of 0 or more. `labels` or `predictions` may have a second axis of size 1.
         predictions: the predicted classes, a vector of the same size.
-        num_classes: number of classes. None: the largest class that occurs, plus 1.
+        num_classes: number of classes. None means the largest class that occurs, plus 1.
         dtype: element type of the result.
         name: name scope of the nodes.
-        weights: the weight of each example. None: 1.
+        weights: the weight of each example. None means 1.
 
     Returns:
         `[num_classes, num_classes]`.
@@ -87,7 +87,7 @@ def bincount(
 
     Args:
         arr: non-negative ints, of any shape.
-        weights: the weight of each value, of the same shape. None: 1.
+        weights: the weight of each value, of the same shape. None means 1.
         minlength: the least length of the result.
         maxlength: the greatest length of the result. Larger values are not counted.
         dtype: element type of the result if there are no weights.

@@ -67,7 +67,7 @@ def l2_normalize(
 
     Args:
         x: floats.
-        axis: the axis or axes over which the norm is computed. None: all.
+        axis: the axis or axes over which the norm is computed. None means all.
         epsilon: lower bound of the squared norm.
         name: name of the result's node.
         dim: old name of `axis`.
@@ -132,8 +132,8 @@ def batch_normalization(
         x: floats.
         mean: the mean, which broadcasts against x.
         variance: the variance, which broadcasts against x.
-        offset: what is added, which broadcasts against x. None: 0.
-        scale: the factor, which broadcasts against x. None: 1.
+        offset: what is added, which broadcasts against x. None means 0.
+        scale: the factor, which broadcasts against x. None means 1.
         variance_epsilon: a small number that avoids a division by 0.
         name: name scope of the nodes.
     """
@@ -165,8 +165,8 @@ def layer_norm(
 
     Args:
         x: floats.
-        gain: the factor, which broadcasts against x. None: 1.
-        bias: what is added, which broadcasts against x. None: 0.
+        gain: the factor, which broadcasts against x. None means 1.
+        bias: what is added, which broadcasts against x. None means 0.
         axis: the axis or axes of the features.
         epsilon: a small number that avoids a division by 0.
         name: name scope of the nodes.

@@ -84,7 +84,7 @@ def softmax(logits: TensorLike, axis: int | None = None, name: str | None = None
 
     Args:
         logits: floats, of rank 1 or more.
-        axis: the axis of the classes. None: the last.
+        axis: the axis of the classes. None means the last.
         name: name of the node.
         dim: old name of `axis`.
 
@@ -300,7 +300,7 @@ def softmax_cross_entropy_with_logits_v2(
         labels: the true probabilities of the classes, in the shape of the logits or with as many elements in another rank. They are cast to
             the type of the logits.
         logits: unnormalized log probabilities, floats.
-        axis: the axis of the classes. None: the last.
+        axis: the axis of the classes. None means the last.
         name: name of the node.
         dim: old name of `axis`.
 

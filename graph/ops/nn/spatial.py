@@ -124,7 +124,7 @@ def convolution(
         strides: one number, or one per spatial axis.
         dilation_rate: one number, or one per spatial axis.
         name: name of the result's node.
-        data_format: the layout. None: channels last.
+        data_format: the layout. None means channels last.
         filters: newer name of `filter`.
         dilations: newer name of `dilation_rate`.
 
@@ -297,7 +297,7 @@ def max_pool_v2(
         ksize: the size of the window: one number, or one per spatial axis.
         strides: the step of the window: one number, or one per spatial axis.
         padding: as for `max_pool`.
-        data_format: the layout. None: channels last.
+        data_format: the layout. None means channels last.
         name: name of the result's node.
 
     Raises:
@@ -372,7 +372,7 @@ def pool(
         dilation_rate: the distance between neighbouring taps. Above 1 it needs "VALID" and strides of 1.
         strides: the step of the window: one number, or one per spatial axis.
         name: name of the result's node.
-        data_format: the layout. None: channels last.
+        data_format: the layout. None means channels last.
         dilations: newer name of `dilation_rate`.
 
     Raises:

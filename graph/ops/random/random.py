@@ -136,7 +136,7 @@ def random_uniform(
     Args:
         shape: shape of the result.
         minval: the lower bound, included. A scalar, or for floats anything that broadcasts to `shape`.
-        maxval: the upper bound, excluded. None: 1. Required for integers.
+        maxval: the upper bound, excluded. None means 1. Required for integers.
         dtype: element type: a floating type, int32, int64, uint32 or uint64.
         seed: seed of this op (see `get_seed`).
         name: name of the result's node.
@@ -219,7 +219,7 @@ def multinomial(
         num_samples: the number of classes drawn per row, with replacement.
         seed: seed of this op (see `get_seed`).
         name: name scope of the nodes.
-        output_dtype: int64 or int32. None: int64.
+        output_dtype: int64 or int32. None means int64.
 
     Returns:
         `[rows, num_samples]`.

@@ -401,7 +401,7 @@ def sparse_placeholder(dtype: Any, shape: Any = None, name: str | None = None) -
 
     Args:
         dtype: element type.
-        shape: the dense shape, which is not fed if it is complete. None: it is fed.
+        shape: the dense shape, which is not fed if it is complete. None means that it is fed.
         name: prefix of the placeholders' names, `name/indices`, `name/values` and `name/shape`.
 
     >>> x = sparse_placeholder(dt.float32)

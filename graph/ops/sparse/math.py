@@ -84,7 +84,7 @@ def sparse_add(a: Any, b: Any, threshold: TensorLike = None, thresh: TensorLike 
     Args:
         a: a sparse or dense tensor.
         b: another one of the same shape and type. At least one must be sparse.
-        threshold: sums of two elements with a smaller absolute value are left out. None: none are.
+        threshold: sums of two elements with a smaller absolute value are omitted. None means that none are omitted.
         thresh: old name of `threshold`.
 
     Returns:
@@ -322,7 +322,7 @@ def sparse_segment_sum(
         indices: row numbers, an int32 or int64 vector.
         segment_ids: the segment of each gathered row, a sorted vector.
         name: name scope of the nodes.
-        num_segments: the number of segments. Segments without rows are 0. None: the last id plus 1.
+        num_segments: the number of segments. Segments without rows are 0. None means the last id plus 1.
     """
     with op_scope(name, "SparseSegmentSum", data):
         return _sums(gather_densely(data, indices), _ids(segment_ids, num_segments), num_segments)
@@ -377,11 +377,11 @@ def embedding_lookup_sparse(
         params: the table `[rows, ...]`, or its shards, as for `embedding_lookup`.
         sp_ids: the ids of each example, int32 or int64 `[examples, ids per example]`. The last example must have an id. Other examples
             without ids get zeros.
-        sp_weights: the weight of each id, with the same coordinates. None: 1.
+        sp_weights: the weight of each id, with the same coordinates. None means 1.
         partition_strategy: as for `embedding_lookup`.
         name: name scope of the nodes.
         combiner: "sum" for the weighted sum, "mean" to divide it by the sum of the weights, or "sqrtn" to divide it by the square root of
-            the sum of their squares. None: "mean".
+            the sum of their squares. None means "mean".
         max_norm: as for `embedding_lookup`.
 
     Returns:

@@ -242,11 +242,8 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
     """Adds up gradients of several steps until there are enough.
 
     Args:
-        dtype: element type.
-        shape: shape of the gradients. None: any.
-        shared_name: accumulators with the same name, container and task are the same, also in different sessions. None: the node's name.
-        name: name of the node.
-        reduction_type: "MEAN" or "SUM".
+        dtype: element type. shape: shape of the gradients. None means any. shared_name: accumulators with the same name, container and task
+        are the same, also in different sessions. None means the node's name. name: name of the node. reduction_type: "MEAN" or "SUM".
 
     Raises:
         ValueError: the reduction is unknown.

@@ -202,7 +202,7 @@ def all_reduce(
         rank: the rank of this node's member. The node must run on the task of its device.
         reduction: "sum", "mean", "prod", "min" or "max".
         communication: "ring", "doubling", "nccl", or "auto" for NCCL if all members are GPUs that have it, or else by size.
-        instance: the name of the collective, the same for the nodes of all members. None: the node's name.
+        instance: the name of the collective, the same for the nodes of all members. None means the node's name.
         name: name of the node.
 
     Returns:

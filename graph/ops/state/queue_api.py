@@ -272,7 +272,7 @@ class FIFOQueue(QueueBase):
         dtypes: the element type, or one per component.
         shapes: the complete shape, or one per component. Required for `dequeue_many`.
         names: the names of components, for elements that are dictionaries.
-        shared_name: queues with the same name, container and task are the same, also in different sessions. None: the node's name.
+        shared_name: queues with the same name, container and task are the same, also in different sessions. None means the node's name.
         name: name of the node.
 
     Raises:

@@ -120,7 +120,7 @@ class MutableTable(Table):
         self._put(keys, values, None)
 
     def _put(self, keys: Array, values: Array, kept: dict[Any, Any] | None) -> None:
-        """Set the content to `kept` (None: the old content) and these keys. If a key or value is invalid, nothing changes."""
+        """Set the content to `kept` (None means the old content) and these keys. If a key or value is invalid, nothing changes."""
         found = self._checked(keys)
         outer = keys.shape[: keys.ndim - len(self.key_shape)]
         if values.shape != (*outer, *self.value_shape):

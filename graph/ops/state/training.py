@@ -432,7 +432,7 @@ def apply_update(
         scalars: the rule's scalars by name. Numbers become Consts of the variable's type.
         indices: the row numbers of a sparse gradient, a vector.
         flags: attributes that differ from the rule's defaults.
-        name: name of the node. None: that of the op.
+        name: name of the node. None means that of the op.
     """
     found = RULES[rule]
     held = [as_ref_or_handle(v) for v in variables]

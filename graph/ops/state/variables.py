@@ -207,7 +207,7 @@ def define_change(
         check: raises TypeError or ValueError unless the inputs and attributes fit.
         kernel: updates the variable, `kernel(context, state, *operands, **attrs)`.
         cost: the cost of a node.
-        on_handle: the op that takes a handle. None: `Resource<name>`.
+        on_handle: the op that takes a handle. None means `Resource<name>`.
     """
 
     def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -263,7 +263,7 @@ def assign(
     Args:
         ref: a variable, a slice of one (`v[1:3]`), or the result of another assignment.
         value: the new value, of the variable's element type, and of its shape unless `validate_shape` is False.
-        validate_shape: whether the shapes must agree. None: True.
+        validate_shape: whether the shapes must agree. None means True.
         use_locking: accepted without effect. Assignments are always atomic.
         name: name of the node.
 

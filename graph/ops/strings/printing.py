@@ -30,7 +30,7 @@ _LOGGER = logging.getLogger("dovetail")
 
 
 def summary_of(value: Array, ends: int) -> str:
-    """An array as text, with the first and last `ends` elements of each axis. -1: all.
+    """An array as text, with the first and last `ends` elements of each axis. -1 means all.
 
     >>> summary_of(np.arange(10), 3)
     '[0 1 2 ... 7 8 9]'
@@ -91,7 +91,7 @@ def string_format(
         template: the template.
         inputs: a tensor, or a list with a tensor for each placeholder.
         placeholder: the placeholder in the template.
-        summarize: the number of elements shown at both ends of each axis. -1: all.
+        summarize: the number of elements shown at both ends of each axis. -1 means all.
         name: name of the node.
 
     Raises:
@@ -154,7 +154,7 @@ def print_v2(
         inputs: strings, tensors, sparse tensors, and nested structures of them.
         output_stream: `sys.stderr` (also None), `sys.stdout`, `dt.logging.info`, `dt.logging.warning`, `dt.logging.error`, or
             "file://path", of the task that runs the node.
-        summarize: the number of elements shown at both ends of each axis. None: 3. -1: all.
+        summarize: the number of elements shown at both ends of each axis. None means 3. -1 means all.
         sep: the separator between inputs.
         end: what follows the last input.
         name: name of the node.

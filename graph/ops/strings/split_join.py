@@ -154,7 +154,7 @@ def reduce_join(
 
     Args:
         inputs: strings.
-        axis: the axes, joined in this order. None: all, beginning with the last.
+        axis: the axes, joined in this order. None means all, beginning with the last.
         keep_dims: keep the joined axes with size 1.
         separator: what to put between strings.
         name: name of the node.
@@ -237,8 +237,8 @@ def string_split_v2(
 
     Args:
         input: a vector of strings.
-        sep: the separator. None: runs of whitespace.
-        maxsplit: the largest number of splits per string. -1: no limit. With whitespace, the remainder may be an empty string.
+        sep: the separator. None means runs of whitespace.
+        maxsplit: the largest number of splits per string. -1 means no limit. With whitespace, the remainder may be an empty string.
         result_type: must be "SparseTensor".
         source: old name of `input`.
         name: name of the node.
@@ -261,7 +261,7 @@ def split_strings(
         ends: the delimiter, or without `whole` several one-byte delimiters. "": whitespace with `whole`, else every byte is a part.
         skip_empty: leave out empty parts.
         whole: whether `ends` is one delimiter.
-        most: the largest number of splits, with `whole`. -1: no limit.
+        most: the largest number of splits, with `whole`. -1 means no limit.
         name: name of the node.
         result_type: must be "SparseTensor".
     """
@@ -377,7 +377,7 @@ def decode_csv(
         use_quote_delim: whether fields may be quoted with `"`, which is doubled inside them.
         name: name of the node.
         na_value: a field that also counts as empty.
-        select_cols: the columns to return, in ascending order. None: all.
+        select_cols: the columns to return, in ascending order. None means all.
 
     Raises:
         ValueError: a default has another shape, or `select_cols` is invalid.

@@ -211,7 +211,7 @@ def as_string(
 
     Args:
         input: numbers, bools or strings.
-        precision: the number of digits after the decimal point. -1: 6.
+        precision: the number of digits after the decimal point. -1 means 6.
         scientific: write floats as `1.500000e+00`.
         shortest: write floats as `1.5`.
         width: pad shorter strings to this width. Bools are not padded.
