@@ -284,7 +284,7 @@ class CudaIpc:
             blocks = list(self._opened.items())
         for one in {b.device for _, b in blocks}:
             one.make_current()
-            one.let_go()
+            one.release_held()
         for key, block in blocks:
             if (block.flag[0] or not is_alive(block.owner)) and not block.uses:
                 self._close(key, block)

@@ -201,7 +201,7 @@ def tuple(tensors: Any, name: str | None = None, control_inputs: Sequence[Any] |
 
 
 def shown(value: Array, summarize: int | None) -> str:
-    """The first `summarize` elements of an array, in row-major order, as TensorFlow prints them: `[1 2 3...]`. None means 3. -1 means all."""
+    """The first `summarize` elements of an array, in row-major order, as TensorFlow prints them. None means 3. -1 means all."""
     limit = 3 if summarize is None else summarize
     flat = np.ravel(value)
     head = flat if limit < 0 else flat[:limit]
