@@ -99,7 +99,7 @@ def running(
     description: ClusterDescription,
     on: str,
     *,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     output: Output | None = None,
     restart: bool = True,
     program: Sequence[str] = (),
@@ -111,7 +111,7 @@ def running(
     Args:
         description: the cluster.
         on: "local", "ray" or "slurm".
-        say: called with a message for each event of a task.
+        log: called with a message for each event of a task.
         output: called with each line that a task prints; None: tasks print to the streams of this process.
         restart: restart tasks of this machine that end. Ray always restarts tasks, and Slurm never does.
         program: a command that tasks run instead of a server, except those of the job "ps". Ray does not support it.
@@ -134,7 +134,7 @@ def running(
     else:
         programs = {job: list(program) for job in description.file.jobs if program and job != SERVER_JOB}
         with local_cluster(description, programs=programs, output=output, keys=keys) as local:
-            yield local, LocalSupervisor(local, say, restart=restart, programs=dict.fromkeys(programs, restarts))
+            yield local, LocalSupervisor(local, log, restart=restart, programs=dict.fromkeys(programs, restarts))
 
 
 def local_cluster(

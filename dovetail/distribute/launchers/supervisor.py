@@ -56,7 +56,7 @@ class LocalSupervisor(Supervisor):
 
     Args:
         cluster: a running cluster.
-        say: called with a message for each event.
+        log: called with a message for each event.
         restart: restart tasks that have ended.
         programs: job whose tasks run the user's program -> how often a failed task is restarted. A task that exits with
             status 0 is done.
@@ -64,11 +64,11 @@ class LocalSupervisor(Supervisor):
     """
 
     def __init__(
-        self, cluster: LocalCluster, say: Callable[[str], None], *, restart: bool = True,
+        self, cluster: LocalCluster, log: Callable[[str], None], *, restart: bool = True,
         programs: Mapping[str, int] | None = None, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._cluster = cluster
-        self._say = say
+        self._log = log
         self._restart = restart
         self._programs = dict(programs or {})
         self._clock = clock
@@ -88,14 +88,14 @@ class LocalSupervisor(Supervisor):
                 changed = True
                 task.again_at = now + task.pause
                 then = f"; it restarts in {task.pause:.0f} s" if self._restarts(job, task, code) else ""
-                self._say(f"/job:{job}/task:{i} {how_it_ended(code)}{then}")
+                self._log(f"/job:{job}/task:{i} {how_it_ended(code)}{then}")
             if now >= task.again_at and self._restarts(job, task, code):
                 changed = True
                 self._cluster.start(job, i)
                 task.restarts += 1
                 task.started, task.again_at = now, None
                 task.pause = min(MOST_PAUSE_S, 2 * task.pause)
-                self._say(f"/job:{job}/task:{i} was restarted")
+                self._log(f"/job:{job}/task:{i} was restarted")
         return changed
 
     def _restarts(self, job: str, task: _TaskState, code: int) -> bool:

@@ -86,7 +86,7 @@ def up(
         with ended_by_signals(), up_file(description, on) as lock, contextlib.ExitStack() as ending:
             try:
                 running_now, supervisor = ending.enter_context(
-                    running(description, on, say=say, restart=restart, keys=key_folder(description, on, keys))
+                    running(description, on, log=print_event, restart=restart, keys=key_folder(description, on, keys))
                 )
                 lock.write(targets_of(running_now), supervisor.processes())
                 _show(targets_of(running_now))
@@ -255,7 +255,7 @@ def _show(targets: dict[str, str]) -> None:
         print(f"{task}  {target}")
 
 
-def say(text: str) -> None:
+def print_event(text: str) -> None:
     """Prints an event of a task, with the time."""
     print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 

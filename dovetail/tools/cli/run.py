@@ -113,14 +113,14 @@ def _run(
         return _as_client(command, {**_environment_of(found["targets"]), **description.environment()}, None, restarts)
     with contextlib.ExitStack() as ending:
         here = ending.enter_context(up_file(description, on))
-        _say(
+        _log(
             f"Starting {', '.join(f'{job} {n if isinstance(n, int) else len(n)}' for job, n in description.file.jobs.items())} on {on}"
         )
         cluster, supervisor = ending.enter_context(
             running(
                 description,
                 on,
-                say=_say,
+                log=_log,
                 output=_print,
                 program=command if each else (),
                 restarts=restarts,
@@ -200,7 +200,7 @@ def _as_client(command: Sequence[str], environment: Mapping[str, str], watched: 
         if code == 0 or not left:
             return code if code >= 0 else 128 - code
         left -= 1
-        _say(f"The program {how_it_ended(code)}; it is restarted")
+        _log(f"The program {how_it_ended(code)}; it is restarted")
 
 
 def _until_programs_end(cluster: RunningCluster, watched: _Watched) -> int:
@@ -283,7 +283,7 @@ def _print(job: str, index: int, line: str) -> None:
     print(f"{job}:{index} | {line}", flush=True)
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 

@@ -134,7 +134,7 @@ def demo(
 
     console = Console()
 
-    def say(line: str) -> None:
+    def log(line: str) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     with errors_explained():
@@ -144,7 +144,7 @@ def demo(
                 return
             from ..demo import strategies  # loads what the demo needs
 
-            strategies.run(strategy, steps or strategies.STEPS, workers, ps, say)
+            strategies.run(strategy, steps or strategies.STEPS, workers, ps, log)
         except (DataMissingError, DemoError) as e:
             raise FailedError(str(e)) from None
 

@@ -86,7 +86,7 @@ class Display(Protocol):
     def show(self, training: Training) -> None:
         """Shows the progress."""
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         """Shows a permanent line."""
 
 
@@ -124,9 +124,9 @@ class PlainDisplay:
                 parts.append(f"worker {i}: loss {w.losses[-1]:.4f}, {w.rate:.0f} steps/s")
         if training.accuracies:
             parts.append(f"held-out accuracy {training.accuracies[-1]:.4f}")
-        self.say("   ".join(parts))
+        self.log("   ".join(parts))
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         """Prints a line."""
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -154,7 +154,7 @@ class LiveDisplay:
         parts = (self._pictures(training), Text(), _workers(training), Text(), _total(training))
         self._live.update(Group(*parts))
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         """Prints a line above the picture."""
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 

@@ -151,7 +151,7 @@ def _follow(
             if isinstance(report, Failed):
                 failures.append(report)
             elif isinstance(report, Said):
-                display.say(f"{report.task}: {report.line}")
+                display.log(f"{report.task}: {report.line}")
             else:
                 yield report
 

@@ -32,7 +32,7 @@ KINDS: dict[str, Callable[[], Any]] = {
 CLUSTERED = ("multiworker", "ps")
 
 
-def run(kind: str, steps: int, workers: int, ps: int, say: Callable[[str], None]) -> None:
+def run(kind: str, steps: int, workers: int, ps: int, log: Callable[[str], None]) -> None:
     """Trains under a strategy, in this process or in a cluster of processes.
 
     Args:
@@ -40,7 +40,7 @@ def run(kind: str, steps: int, workers: int, ps: int, say: Callable[[str], None]
         steps: number of updates.
         workers: number of workers of a cluster.
         ps: number of parameter servers of a cluster.
-        say: called with messages.
+        log: called with each message.
 
     Raises:
         ValueError: there is no such strategy.
@@ -50,13 +50,13 @@ def run(kind: str, steps: int, workers: int, ps: int, say: Callable[[str], None]
         raise ValueError(f"There is no strategy {kind!r}. Strategies: {', '.join(KINDS)}")
     load_digits()  # reports missing packages before any process starts
     if kind not in CLUSTERED:
-        work(kind, steps, say)
+        work(kind, steps, log)
         return
     jobs = {"worker": workers} | ({"ps": ps} if kind == "ps" else {})
     program = [sys.executable, "-m", "dovetail.tools.demo.strategies", kind, "--steps", str(steps)]
     with tf.LocalCluster(jobs, programs=dict.fromkeys(jobs, program), piped=jobs) as cluster:
         # A thread per worker reads its output until it is done.
-        readers = [threading.Thread(target=_read, args=(cluster, i, say), daemon=True) for i in range(workers)]
+        readers = [threading.Thread(target=_read, args=(cluster, i, log), daemon=True) for i in range(workers)]
         for reader in readers:
             reader.start()
         for reader in readers:
@@ -66,17 +66,17 @@ def run(kind: str, steps: int, workers: int, ps: int, say: Callable[[str], None]
         raise DemoError(f"worker {failed[0]} failed. Its last lines above show the reason")
 
 
-def _read(cluster: tf.LocalCluster, worker: int, say: Callable[[str], None]) -> None:
+def _read(cluster: tf.LocalCluster, worker: int, log: Callable[[str], None]) -> None:
     pipe = cluster.process("worker", worker).stdout
     assert pipe is not None
     for line in pipe:
         text = line.decode(errors="replace").rstrip()
         if text == "DONE":
             return
-        say(f"worker {worker}: {text}")
+        log(f"worker {worker}: {text}")
 
 
-def work(kind: str, steps: int, say: Callable[[str], None]) -> None:
+def work(kind: str, steps: int, log: Callable[[str], None]) -> None:
     """Trains in this process, which is one task of a cluster or, with a strategy of one process, the only one."""
     strategy = KINDS[kind]()
     resolver = strategy.cluster_resolver
@@ -91,8 +91,8 @@ def work(kind: str, steps: int, say: Callable[[str], None]) -> None:
         loss = strategy.reduce("MEAN", tf.distribute.PerReplica([r.loss for r in replicas]))
         everybody = strategy.barrier() if in_step > 1 else tf.no_op()
     variables = tf.trainable_variables()
-    say(f"{strategy.num_replicas_in_sync} replicas in step on {', '.join(strategy.extended.worker_devices)}")
-    say(f"{variables[0].op.name} is on {', '.join(c.device for c in variables[0].values)}")
+    log(f"{strategy.num_replicas_in_sync} replicas in step on {', '.join(strategy.extended.worker_devices)}")
+    log(f"{variables[0].op.name} is on {', '.join(c.device for c in variables[0].values)}")
     batches = digits.batches(BATCH_SIZE * len(replicas), seed=_number(resolver))
     config = strategy.update_config_proto(tf.ConfigProto(device_count={"CPU": len(DEVICES)}))
     fetches = [loss, replicas[0].global_step, *(r.train_op for r in replicas)]
@@ -113,11 +113,11 @@ def work(kind: str, steps: int, say: Callable[[str], None]) -> None:
             done += 1
             now = time.monotonic()
             if now - reported_at >= REPORT_EVERY_S or step >= steps:
-                say(f"step {int(step)}/{steps}   loss {mean:.4f}   {done / (now - reported_at):.0f} steps/s")
+                log(f"step {int(step)}/{steps}   loss {mean:.4f}   {done / (now - reported_at):.0f} steps/s")
                 reported_at, done = now, 0
         first = replicas[0]
         feeds = {first.images: digits.test_images, first.labels: digits.test_labels}
-        say(f"held-out accuracy {session.run(first.accuracy, feeds):.4f}")
+        log(f"held-out accuracy {session.run(first.accuracy, feeds):.4f}")
         session.run(everybody)  # no worker ends while others still need it
 
 

@@ -13,7 +13,7 @@ from dovetail.tools.demo import strategies
 def test_every_strategy_reads_the_digits(kind):
     lines = []
     with tf.Graph().as_default():  # other tests leave variables in the default graph
-        strategies.run(kind, steps=400, workers=2, ps=1, say=lines.append)
+        strategies.run(kind, steps=400, workers=2, ps=1, log=lines.append)
     accuracies = [float(line.rpartition(" ")[2]) for line in lines if "held-out accuracy" in line]
     assert len(accuracies) == (2 if kind in strategies.CLUSTERED else 1)
     assert min(accuracies) >= 0.93  # workers of a parameter server that are not in step differ from run to run
