@@ -208,7 +208,7 @@ def test_checkpoints_can_be_confined_to_a_folder(tmp_path, monkeypatch, checkpoi
         session.run(tf.global_variables_initializer())
         saver.save(session, str(tmp_path / "here" / "m"))
         for path in (tmp_path / "m2", tmp_path / "here" / ".." / "m2"):
-            with pytest.raises(tf.errors.PermissionDeniedError, match="the only folder for them"):
+            with pytest.raises(tf.errors.PermissionDeniedError, match="the only permitted folder"):
                 saver.save(session, str(path))
         with pytest.raises(tf.errors.PermissionDeniedError):
             saver.restore(session, checkpoint)
