@@ -78,7 +78,7 @@ def measure(system: str, shape: str, nodes: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 4:
+    if len(sys.argv) == 4 and sys.argv[1] in ("dovetail", "tensorflow"):
         print(json.dumps(measure(sys.argv[1], sys.argv[2], int(sys.argv[3]))))
     else:
         main("The first step of a large graph", rows)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ...graph.core.dtypes import DType
 from ...graph.core.graph import Node, Tensor
@@ -69,7 +70,11 @@ class _Result:
         self.views = walk.views
         self.reasons = walk.reasons
         self.home: dict[Node, FusionGroup] = {}
-        self.place = {node_of(step): i for i, step in enumerate(walk.partition.steps)}
+
+    @cached_property
+    def place(self) -> dict[Node | None, int]:
+        """The position of each node."""
+        return {node_of(step): i for i, step in enumerate(self.partition.steps)}
 
     def result(self) -> Fusion:
         """The kernels of the groups that pay, at the positions of their last nodes."""

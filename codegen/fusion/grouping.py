@@ -49,6 +49,7 @@ from .op_rules import has_rule, rule_of
 from .to_loops import write_alone
 
 MOST_NODES = 200
+_TOO_SMALL = "it is too small to gain"
 # Ops that take a variable's handle and do not change the variable.
 _READS = LOOKUPS | {"ReadVariableOp", "VarIsInitializedOp"}
 DEEPEST = 120  # the longest chain of values in a kernel: code generation recurses as deep
@@ -104,6 +105,10 @@ class Walk:
 
     def walk(self) -> None:
         """Form the groups."""
+        if not self.small and self.has_only_small():
+            nodes = (node_of(step) for step in self.partition.steps)
+            self.reasons.update((n.name, _TOO_SMALL) for n in nodes if n is not None)
+            return
         for step in self.partition.steps:
             sources = self.guards.visit(step)
             if isinstance(step, Node):
@@ -129,7 +134,7 @@ class Walk:
                 self.open.pop(group, None)
             self.reading.clear()
         if not self.small and node.type not in RANDOM_OPS and node.type not in WINDOW_OPS and self.is_small(node):
-            self.reasons[node.name] = "it is too small to gain"
+            self.reasons[node.name] = _TOO_SMALL
             if self.open:
                 self.close_makers(node.inputs)
             return
@@ -228,6 +233,22 @@ class Walk:
     def is_scalar_arithmetic(self, node: Node, pattern: IndexMaps) -> bool:
         """Whether it computes a scalar from scalars, which each group may compute for itself."""
         return self.copies_scalars and not pattern.space and not node.opdef.is_stateful and None not in pattern.inputs
+
+    def has_only_small(self) -> bool:
+        """Whether no kernel can gain, because all tensors are small. The walk would take half of the compilation of such a partition."""
+        if not self.partition.ops.isdisjoint((*RANDOM_OPS, *WINDOW_OPS)):
+            return False
+        shapes = {t.dims for _, t in self.partition.feeds}
+        for step in self.partition.steps:
+            node = node_of(step)
+            if node is not None:
+                for t in node.outputs:
+                    shapes.add(t.dims)
+            elif isinstance(step, RecvTensor):
+                shapes.update([] if step.tensor is None else [step.tensor.dims])
+            elif not isinstance(step, SendTensor | AwaitNode):
+                return False  # a loop
+        return all((count := element_count(dims)) is not None and count < SMALL_ELEMENTS for dims in shapes)
 
     def is_small(self, node: Node) -> bool:
         """Whether a node is small and takes nothing from a group. A fast check that skips most nodes of most graphs."""

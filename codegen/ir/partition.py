@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 from ...graph.core.dtypes import DType
@@ -118,7 +119,7 @@ PartitionStep: TypeAlias = (
 """A node to run, or to wait for, one end of a channel, or a mark of control flow."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: the cached ops live in the instance
 class PartitionGraph:
     """One device's part of a step.
 
@@ -133,6 +134,11 @@ class PartitionGraph:
     steps: tuple[PartitionStep, ...]
     feeds: tuple[tuple[str, Tensor], ...]
     fetches: tuple[tuple[str, Tensor], ...]
+
+    @cached_property
+    def ops(self) -> frozenset[str]:
+        """The types of its nodes: most passes see by them that there is nothing to do."""
+        return frozenset({node.opdef.name for node in map(node_of, self.steps) if node is not None})
 
     def __str__(self) -> str:
         """The steps, one per line, as tests and people read them."""
@@ -152,7 +158,7 @@ class PartitionGraph:
 
 def node_of(step: object) -> Node | None:
     """The node that a step runs, if it runs one."""
-    return step if isinstance(step, Node) else step.node if isinstance(step, RunPredicated) else None
+    return step if type(step) is Node else step.node if type(step) is RunPredicated else None
 
 
 def inputs_of_step(step: PartitionStep) -> Iterable[Tensor]:

@@ -318,8 +318,10 @@ def slots_set(step: Instruction) -> tuple[int, ...]:
 
 def slots_used(step: Instruction) -> tuple[int, ...]:
     """All slots that an instruction reads or sets, each as often as it does; of a loop, its instructions' too."""
-    inside = (*step.head, *step.body) if isinstance(step, Loop) else ()
-    return (*slots_read(step), *slots_set(step), *(slot for each in inside for slot in slots_used(each)))
+    if not isinstance(step, Loop):
+        return (*slots_read(step), *slots_set(step))
+    inside = (slot for each in (*step.head, *step.body) for slot in slots_used(each))
+    return (*slots_read(step), *slots_set(step), *inside)
 
 
 def one_by_one(instructions: Iterable[Instruction]) -> Iterator[Instruction]:

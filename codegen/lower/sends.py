@@ -25,21 +25,22 @@ def use_send_buffers(program: Program) -> Program:
 
 
 def find_last_sends(program: Program) -> Program:
-    """Set `more` of each send."""
-    _find_last(program.instructions)
+    """Set `more` of each send to another task."""
+    _find_last(program.instructions, program.device.partition("/device:")[0])
     return program
 
 
-def _find_last(instructions: Sequence[Instruction]) -> None:
+def _find_last(instructions: Sequence[Instruction], own: str) -> None:
     followed: set[str] = set()  # tasks for which a tensor follows before a pause
     for step in reversed(instructions):
         if isinstance(step, Send):
             task = step.task
-            step.more = task in followed
-            followed.add(task)
+            if task != own:
+                step.more = task in followed
+                followed.add(task)
         elif isinstance(step, Loop):
-            _find_last(step.head)
-            _find_last(step.body)
+            _find_last(step.head, own)
+            _find_last(step.body, own)
             followed.clear()
         elif isinstance(step, (Recv, Wait, Await)) or followed and _may_last(step):
             followed.clear()

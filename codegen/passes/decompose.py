@@ -15,7 +15,7 @@ are widened, the products summed in float32, and the sums rounded once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -34,12 +34,12 @@ _NUMBERS = {"RandomUniform": "UniformOfStream", "RandomStandardNormal": "NormalO
 
 def functionalize_random(graph: PartitionGraph) -> PartitionGraph:
     """The graph with split random nodes; the graph itself if it has none."""
-    return _decomposed(graph, _is_drawn, _stream_and_numbers)
+    return _decomposed(graph, _NUMBERS, _is_drawn, _stream_and_numbers)
 
 
 def widen_products(graph: PartitionGraph) -> PartitionGraph:
     """The graph with widened products; the graph itself if it has none."""
-    return _decomposed(graph, _is_narrow_product, _widened)
+    return _decomposed(graph, PRODUCTS, _is_narrow_product, _widened)
 
 
 def split_max_pool_gradients(graph: PartitionGraph) -> PartitionGraph:
@@ -48,12 +48,17 @@ def split_max_pool_gradients(graph: PartitionGraph) -> PartitionGraph:
 
 
 def _decomposed(
-    graph: PartitionGraph, chosen: Callable[[Node], bool], made: Callable[[Node, bool], Sequence[Node]]
+    graph: PartitionGraph,
+    ops: Iterable[str],
+    chosen: Callable[[Node], bool],
+    made: Callable[[Node, bool], Sequence[Node]],
 ) -> PartitionGraph:
-    """The graph with other nodes for those that are `chosen`, unless these are fed, or other steps need to know whether they are dead.
+    """The graph with other nodes for those of `ops` that are `chosen`, unless they are fed, or others need to know whether they are dead.
 
     `made`: gives the nodes, for one that may be dead or not. A stream of random numbers goes to the start, if it can.
     """
+    if graph.ops.isdisjoint(ops):
+        return graph
     if not any(node is not None and chosen(node) for node in map(node_of, graph.steps)):
         return graph
     fed, asked = {t for _, t in graph.feeds}, needed_tokens(graph)

@@ -94,7 +94,7 @@ def rewrite(partition: PartitionGraph, options: KernelOptions) -> tuple[Partitio
 
 def _table(rules: Iterable[Rule], partition: PartitionGraph, options: KernelOptions) -> dict[OpDef, list[Rule]]:
     """Op of a node -> the rules that may apply to it, of those that can apply in this partition."""
-    present = {s.opdef.name for s in partition.steps if type(s) is Node}
+    present = partition.ops
     table: dict[OpDef, list[Rule]] = {}
     for rule in rules:
         if (not rule.fast or options.fast_math) and rule.needs <= present:
@@ -269,6 +269,8 @@ class _Walk:
             if constant is not None:
                 return "constant", constant.outputs[0], [constant]
         for rule in self.table.get(node.opdef, ()) if len(node.outputs) == 1 else ():
+            if rule.integer and not node.outputs[0].dtype.is_integer:
+                continue
             for found in match(rule.parsed, node, self.makers.get):
                 m = Match(found, node, self.makers.get, self.uses.__getitem__, self.sizes)
                 tensor = rule.apply(m)

@@ -26,7 +26,7 @@ def merge_summed_products(graph: PartitionGraph) -> PartitionGraph:
 
     Products of unknown sizes stay, and those with another consumer than the sum, or in another loop.
     """
-    if not any(type(s) is Node and s.opdef.name == "AddN" for s in graph.steps):
+    if not {"AddN", "MatMul"} <= graph.ops:
         return graph
     uses = Counter(t for s in graph.steps for t in inputs_of_step(s))
     uses.update(t for _, t in graph.fetches)

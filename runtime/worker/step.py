@@ -110,9 +110,17 @@ class TaskStep:
         """Send a tensor to a device, of this task or of another one."""
         for program in self._programs:
             if program.device == destination:
-                self.deliver({channel: value})
+                break
+        else:
+            self._runtime.push(destination, channel, value, more)
+            return
+        with self._lock:  # as `deliver`, for one tensor
+            if self.is_over:
                 return
-        self._runtime.push(destination, channel, value, more)
+            self._arrived[channel] = value
+            executor = self._waiting.pop(channel, None)
+        if executor is not None:
+            self._runtime.schedule(executor)
 
     def deliver(self, values: Mapping[ChannelKey, Any]) -> None:
         with self._lock:

@@ -22,6 +22,7 @@ from ...codegen.options import KernelOptions
 from ...codegen.pipeline import compile_partition, cpu_backend, gpu_backend
 from ...graph.core.errors import AbortedError, CancelledError, OpError, ResourceExhaustedError, from_code
 from ...graph.core.graph import Node
+from ...graph.core.interpreter_state import collector_paused
 from ...graph.resources.collective_context import CollectiveContext
 from ...graph.resources.resource_manager import Context, Resources, SessionState
 from ...placer.cluster.spec import DeviceInfo
@@ -160,10 +161,11 @@ class Worker:
 
         on_cpu = cpu_backend(new.kernels)  # emulated GPUs run the CPU's kernels, too
         programs = []
-        for partition in new.partitions:
-            gpu = gpu_backend(new.kernels, partition.device, self._gpus, self._lends)
-            backend = on_cpu if gpu is None else gpu
-            programs.append(compile_partition(partition, backend, context_of, self.direct.reader))
+        with collector_paused():
+            for partition in new.partitions:
+                gpu = gpu_backend(new.kernels, partition.device, self._gpus, self._lends)
+                backend = on_cpu if gpu is None else gpu
+                programs.append(compile_partition(partition, backend, context_of, self.direct.reader))
         registered = RegisteredProgram(new.session, tuple(programs), new.client)
         registered.inline_segment = only_segment(registered)
         with self._lock:

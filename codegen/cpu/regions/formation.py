@@ -82,9 +82,9 @@ def form_native_regions(program: Program, lone: bool = False) -> Program:
     """
     constants = constants_of(program.slots)
     gathered = tuple(_gathered(program.instructions, constants, lone))
-    found = [f"{call.op} up to {call.node}" for call in calls_of(gathered) if isinstance(call.work, Region)]
-    if found and setting("DOVETAIL_LOG_REWRITES"):
-        logger.warning("regions on %s: %s", program.device, ", ".join(found))
+    if setting("DOVETAIL_LOG_REWRITES"):
+        found = [f"{call.op} up to {call.node}" for call in calls_of(gathered) if isinstance(call.work, Region)]
+        logger.warning("regions on %s: %s", program.device, ", ".join(found) or "none")
     return replace(program, instructions=gathered)
 
 

@@ -135,9 +135,9 @@ def _known_sizes(m: Match) -> Tensor | None:
 
 
 shape_rules = (
-    Rule("integer divided by one", "FloorDiv(x, 1)", lambda m: m["x"] if m["x"].dtype.is_integer else None),
+    Rule("integer divided by one", "FloorDiv(x, 1)", "x", integer=True),
     Rule("shape of what it is made from", "{Shape(y), Size(y)}", _of_input),
     Rule("sum over known axes", "Sum(x, BroadcastGradientArgs(a, b), keep_dims=False)", _known_axes),
     Rule("reshape to the shape it has", "{Reshape(x, s), BroadcastTo(x, s)}", _has_that_shape),
-    Rule("arithmetic on sizes", "{a * b, a + b, FloorDiv(a, b)}", _known_sizes),
+    Rule("arithmetic on sizes", "{a * b, a + b, FloorDiv(a, b)}", _known_sizes, integer=True),
 )
