@@ -44,7 +44,7 @@ def widen_products(graph: PartitionGraph) -> PartitionGraph:
 
 def split_max_pool_gradients(graph: PartitionGraph) -> PartitionGraph:
     """The graph with gradients of max pooling as two nodes; the graph itself if it has none."""
-    return _decomposed(graph, lambda node: node.opdef.name == "MaxPoolGrad", _choice_and_gradient)
+    return _decomposed(graph, ("MaxPoolGrad",), lambda node: node.opdef.name == "MaxPoolGrad", _choice_and_gradient)
 
 
 def _decomposed(

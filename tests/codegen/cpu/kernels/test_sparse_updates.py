@@ -54,7 +54,7 @@ def test_rows_that_are_named_once_or_often(optimizer: str, use_resource: bool) -
 
 
 def test_rows_of_a_large_gradient_are_summed_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.codegen.cpu.kernels.optimizer.MOST_ALONE", 0)
+    monkeypatch.setattr("dovetail.codegen.cpu.kernels.optimizer.LONE_UPDATE_BYTES", 0)
     test_rows_that_are_named_once_or_often("descent", use_resource=True)
 
 
