@@ -5,3 +5,5 @@ TRAINING = "train"
 EVAL = "eval"
 GPU = "gpu"
 TPU = "tpu"
+
+__all__ = ["EVAL", "GPU", "SERVING", "TPU", "TRAINING"]
