@@ -85,7 +85,7 @@ class MasterHandlers:
             config.isolate_session_state = True
         call = peer, message.fields["request"]
 
-        def tell(missing: Sequence[str]) -> None:
+        def on_missing(missing: Sequence[str]) -> None:
             self._responder.reply(peer, Message("waiting", {"request": call[1], "tasks": list(missing)}))
 
         with self._lock:
@@ -94,7 +94,11 @@ class MasterHandlers:
             self._opening[call] = owner
         try:
             session = self._master.create_session(
-                config, tell=tell, forsaken=lambda: call not in self._opening, client=_client_of(message), owner=owner
+                config,
+                on_missing=on_missing,
+                is_abandoned=lambda: call not in self._opening,
+                client=_client_of(message),
+                owner=owner,
             )
         finally:
             self._opening.pop(call, None)

@@ -108,16 +108,16 @@ class Master:
         self._lock = threading.Lock()
 
     def create_session(
-        self, config: ConfigProto, graph: Graph | None = None, *, tell: Callable[[Sequence[str]], None] | None = None,
-        forsaken: Callable[[], bool] | None = None, client: str = "", owner: str = "",
+        self, config: ConfigProto, graph: Graph | None = None, *, on_missing: Callable[[Sequence[str]], None] | None = None,
+        is_abandoned: Callable[[], bool] | None = None, client: str = "", owner: str = "",
     ) -> MasterSession:  # fmt: skip
         """Open a session on all devices that `config.device_filters` admit.
 
         `graph` is the client's own graph when client and master share a process and the graph; else the session has a copy
-        that `extend` keeps up to date. `tell` and `forsaken` are those of `Workers.devices`; `client` and `owner` are the name
+        that `extend` keeps up to date. `on_missing` and `is_abandoned` are those of `Workers.devices`; `client` and `owner` are the name
         and the key of the process that opens the session.
         """
-        cluster = self._workers.devices(config, tell, forsaken)
+        cluster = self._workers.devices(config, on_missing, is_abandoned)
         handle, seed = secrets.token_hex(8), secrets.randbits(63)
         graph = Graph() if graph is None else graph
         session = MasterSession(handle, config, cluster, graph, seed, client=client, owner=owner)

@@ -40,12 +40,12 @@ class Workers:
         self._closed = False
 
     def devices(
-        self, config: ConfigProto, tell: Callable[[Sequence[str]], None] | None = None,
-        forsaken: Callable[[], bool] | None = None,
+        self, config: ConfigProto, on_missing: Callable[[Sequence[str]], None] | None = None,
+        is_abandoned: Callable[[], bool] | None = None,
     ) -> Cluster:  # fmt: skip
         """All devices of the tasks that the session may use; waits up to `config.wait_for_cluster_s` for tasks that have not started.
 
-        While it waits, it calls `tell` with the missing tasks now and then, and `forsaken` to find out whether the client has gone.
+        While it waits, it calls `on_missing` with the missing tasks now and then. `is_abandoned`: whether the client has gone.
 
         Raises:
             CancelledError: the client has gone. UnavailableError: tasks are missing.
@@ -60,7 +60,7 @@ class Workers:
             if task != mine and (not filters or any(is_compatible(f, parse_strict(task)) for f in filters))
         }
         found: list[DeviceInfo] = list(self._worker.devices)
-        began = told = time.monotonic()
+        began = reported = time.monotonic()
         with self._connections.borrow() as connections:
             inquiry = Inquiry(connections, others, "status")
             while inquiry.waiting:
@@ -79,7 +79,7 @@ class Workers:
                 if self._closed or pools._shutdown:  # this process is ending: it joins the threads of its pools
                     raise CancelledError.of(f"{mine} was stopped while it waited for its cluster")
                 now, names = time.monotonic(), ", ".join(missing)
-                if forsaken is not None and forsaken():
+                if is_abandoned is not None and is_abandoned():
                     text = (
                         f"The client that asked for a session has gone: {mine} waited {now - began:.0f} s for {names}"
                     )
@@ -95,11 +95,11 @@ class Workers:
                             "ConfigProto(wait_for_cluster_s=...)."
                         )
                     )
-                if now - told > TELL_MISSING_S:
-                    told = now
+                if now - reported > TELL_MISSING_S:
+                    reported = now
                     logger.warning("CreateSession still waiting for response from worker: %s", names)
-                    if tell is not None:
-                        tell(missing)
+                    if on_missing is not None:
+                        on_missing(missing)
         return Cluster(tuple(found), mine).filtered(config.device_filters)
 
     def register(self, registrations: Mapping[str, Registration], patience_s: float) -> dict[str, int]:
@@ -117,7 +117,7 @@ class Workers:
         if task == self._worker.task:
             self._worker.close_session(session)
         elif self._responder is not None:
-            self._responder.tell(task, Message("forget_session", {"session": session}))
+            self._responder.notify(task, Message("forget_session", {"session": session}))
 
     def call(self, task: str, kind: str, patience_s: float, **fields: Any) -> dict[str, Any]:
         """Have a task do what a message of this kind asks for, and return the fields of its reply."""

@@ -60,7 +60,7 @@ class _Seen:
     first: float
     waits: tuple[str, ...]
     since: float  # when it was first seen with these waits
-    told: bool = False
+    is_reported: bool = False
 
 
 class Watchdog:
@@ -97,9 +97,9 @@ class Watchdog:
                 continue
             waits = tuple(waits_for(step))
             if waits != seen.waits:
-                seen.waits, seen.since, seen.told = waits, now, False
-            elif waits and self._stall_s and now - seen.since >= self._stall_s and not seen.told:
-                seen.told = True
+                seen.waits, seen.since, seen.is_reported = waits, now, False
+            elif waits and self._stall_s and now - seen.since >= self._stall_s and not seen.is_reported:
+                seen.is_reported = True
                 stalled.append((step, now - seen.since, waits))
         return stalled
 

@@ -76,7 +76,7 @@ class Responder:
             raise AbortedError.of(f"The server of {self.task} is stopping")
         self.endpoint.send(self.addresses[task], message)
 
-    def tell(self, task: str, message: Message) -> None:
+    def notify(self, task: str, message: Message) -> None:
         """Send a message that may be lost: unknown tasks are ignored."""
         if task in self.addresses:
             self.endpoint.send(self.addresses[task], message)

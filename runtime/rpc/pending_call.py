@@ -101,19 +101,19 @@ _numbers = itertools.count(1)
 
 def call(
     connections: Connections, address: str, message: Message, peer_timeout_s: float, limit_s: float | None,
-    told: Callable[[Message], None] | None = None,
+    on_progress: Callable[[Message], None] | None = None,
 ) -> Message:  # fmt: skip
-    """Send a request to one server and wait for its reply. `told` gets other messages about it that come earlier.
+    """Send a request to one server and wait for its reply. `on_progress` gets other messages about it that come earlier.
 
     Without a limit it waits as long as the other side shows signs of life: placing a large graph may take a while. Raises as `call_all`.
     """
     requests = {address: (f"the server at {address}", message)}
-    return call_all(connections, requests, peer_timeout_s, limit_s, told)[address]
+    return call_all(connections, requests, peer_timeout_s, limit_s, on_progress)[address]
 
 
 def call_all(
     connections: Connections, requests: Mapping[str, tuple[str, Message]], peer_timeout_s: float, limit_s: float | None,
-    told: Callable[[Message], None] | None = None, meanwhile: Callable[[], None] | None = None,
+    on_progress: Callable[[Message], None] | None = None, meanwhile: Callable[[], None] | None = None,
 ) -> dict[str, Message]:  # fmt: skip
     """Send requests of one kind to several servers at once, and wait for all replies; see `call`.
 
@@ -144,8 +144,8 @@ def call_all(
             if reply.kind == KINDS[kind].reply:
                 replies[address] = reply
                 wait.settled(address)
-            elif told is not None:
-                told(reply)
+            elif on_progress is not None:
+                on_progress(reply)
     return replies
 
 

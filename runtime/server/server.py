@@ -363,7 +363,7 @@ class Server:
         now = self._ticked = time.monotonic()
         self._worker.look()
         self._collectives.tick(now)
-        self._step_handlers.end_forsaken(now)
+        self._step_handlers.end_abandoned(now)
         self._exchange.ask_for_overdue(now)
         if now >= self._next_look:
             self._next_look = now + LOOK_EVERY_S

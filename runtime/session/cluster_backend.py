@@ -114,7 +114,7 @@ class ClusterBackend(Backend):
         return Message(kind, fields | {"session": self._handle, "fetches": fetches, "targets": targets, "feeds": feeds})
 
     def _call(
-        self, message: Message, timeout_s: float | None = None, told: Callable[[Message], None] | None = None
+        self, message: Message, timeout_s: float | None = None, on_progress: Callable[[Message], None] | None = None
     ) -> Message:
         """Send a request to the master and wait for its answer.
 
@@ -122,7 +122,7 @@ class ClusterBackend(Backend):
         """
         with self._connections.borrow() as connections:
             silence_s, limit_s = self.config.peer_timeout_s, _least(timeout_s, self._limit_s)
-            return call(connections, self._address, message, silence_s, limit_s, told)
+            return call(connections, self._address, message, silence_s, limit_s, on_progress)
 
     # --- steps -----------------------------------------------------------------------------------------------------
 

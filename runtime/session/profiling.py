@@ -47,12 +47,12 @@ SUMMED = 64 << 20  # bytes that are summed: more than caches hold
 SMALL, LARGE = 4, 16 << 20  # bytes that are sent over links
 
 
-def measure(target: str = "", tell: Callable[[str], None] = lambda text: None) -> Cluster:
+def measure(target: str = "", log: Callable[[str], None] = lambda text: None) -> Cluster:
     """The devices of a session's cluster with their speeds, and the links between its tasks and to this process.
 
     Args:
         target: as for `Session`.
-        tell: called with a message about each measurement.
+        log: called with a message about each measurement.
 
     Raises:
         OpError: what making the session or running steps raises.
@@ -65,14 +65,14 @@ def measure(target: str = "", tell: Callable[[str], None] = lambda text: None) -
         if device.emulated:  # it has the host's speed
             found.append(device)
             continue
-        tell(f"measuring {device.name}")
+        log(f"measuring {device.name}")
         found.append(_measured(target, device))
     links = []
     for a, b in combinations(dict.fromkeys(d.name.task_name for d in devices), 2):
-        tell(f"measuring the link between {a} and {b}")
+        log(f"measuring the link between {a} and {b}")
         links.append(_link(target, a, b, devices))
     for task in dict.fromkeys(d.name.task_name for d in devices) if target else ():
-        tell(f"measuring the link between this process and {task}")
+        log(f"measuring the link between this process and {task}")
         links.append(_client_link(target, task, devices))
     return Cluster(tuple(found), master, tuple(links))
 

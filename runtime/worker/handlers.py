@@ -100,7 +100,7 @@ class StepHandlers:
         """Whether a part of a step runs here for the client at `peer`."""
         return step in self.running and self.running[step][0] == peer
 
-    def end_forsaken(self, now: float) -> None:
+    def end_abandoned(self, now: float) -> None:
         """Abort the steps of clients that have been silent for `SILENT_S`, so that no step waits here forever."""
         for step, (peer, _, _) in list(self.running.items()):
             if self.responder.is_silent(peer, now):

@@ -42,7 +42,7 @@ class TensorExchange:
         self._overdue = LossDetector()
 
     def _tell(self, task: str, kind: str, fields: dict[str, Any]) -> None:
-        self._responder.tell(task, Message(kind, fields))
+        self._responder.notify(task, Message(kind, fields))
 
     # --- tensors -----------------------------------------------------------------------------------------------------
 
@@ -141,7 +141,9 @@ class TensorExchange:
         responder.reply(peer, Message("coming", fields))
         if sent:
             answer = Message("accounted", {"step": step, "task": responder.task, "channels": sent})
-            endpoint.call_soon(lambda: responder.tell(task, answer))  # after the tensors that other threads have queued
+            endpoint.call_soon(
+                lambda: responder.notify(task, answer)
+            )  # after the tensors that other threads have queued
 
     def on_coming(self, peer: bytes, message: Message) -> None:
         """The first answer, which comes at once: the tensors that another task has sent."""

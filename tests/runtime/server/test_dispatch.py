@@ -39,7 +39,7 @@ def test_a_server_handles_every_kind_that_is_sent_to_it_but_answers() -> None:
 
 def test_replies_take_the_connections_that_the_table_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers go back to the peer that has asked, all else to the address of a task."""
-    kinds: dict[str, set[str]] = {"reply": set(), "send": set(), "tell": set()}
+    kinds: dict[str, set[str]] = {"reply": set(), "send": set(), "notify": set()}
 
     def note(name: str) -> Callable[..., None]:
         method = getattr(Responder, name)
@@ -68,9 +68,9 @@ def test_replies_take_the_connections_that_the_table_says(monkeypatch: pytest.Mo
     finally:
         pair.close()
     assert {"devices", "session_created", "registered", "done"} <= kinds["reply"]
-    assert kinds["send"] | kinds["tell"] >= {"tensors", "forget_session"}
+    assert kinds["send"] | kinds["notify"] >= {"tensors", "forget_session"}
     assert all(KINDS[kind].is_back for kind in kinds["reply"])
-    assert not any(KINDS[kind].is_back for kind in kinds["send"] | kinds["tell"])
+    assert not any(KINDS[kind].is_back for kind in kinds["send"] | kinds["notify"])
 
 
 def test_a_server_can_answer_the_first_message(monkeypatch: pytest.MonkeyPatch) -> None:
