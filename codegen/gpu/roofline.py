@@ -104,7 +104,7 @@ def _planned(
 
     for call in calls_of(instructions):
         try:
-            choice = _choice_of(call.work, dims, value)
+            choice = choice_of(call.work, dims, value)
         except (ValueError, IndexError):
             if tensors is None:
                 raise
@@ -113,7 +113,7 @@ def _planned(
             yield call, choice
 
 
-def _choice_of(work: CallWork | None, dims: ShapeOf, value: ShapeOf) -> Choice | None:
+def choice_of(work: CallWork | None, dims: ShapeOf, value: ShapeOf) -> Choice | None:
     """The routines for a work; None: it launches nothing, or they depend on the step.
 
     `dims`, `value`: give the shape of a tensor, and the value of one that is a shape or an axis; None if it is not known.

@@ -110,17 +110,9 @@ class TaskStep:
         """Send a tensor to a device, of this task or of another one."""
         for program in self._programs:
             if program.device == destination:
-                break
-        else:
-            self._runtime.push(destination, channel, value, more)
-            return
-        with self._lock:  # as `deliver`, for one tensor
-            if self.is_over:
+                self.deliver({channel: value})
                 return
-            self._arrived[channel] = value
-            executor = self._waiting.pop(channel, None)
-        if executor is not None:
-            self._runtime.schedule(executor)
+        self._runtime.push(destination, channel, value, more)
 
     def deliver(self, values: Mapping[ChannelKey, Any]) -> None:
         with self._lock:

@@ -13,7 +13,7 @@ import dovetail as dt
 from dovetail.codegen.gpu.backend import CudaBackend
 from dovetail.codegen.gpu.driver.device import device
 from dovetail.codegen.gpu.ir import Routine
-from dovetail.codegen.gpu.kernels import GpuKernel
+from dovetail.codegen.gpu.roofline import choice_of
 from dovetail.codegen.ir.program import Call, calls_of
 from dovetail.codegen.options import KernelOptions, without
 from dovetail.codegen.pipeline import compile_partition
@@ -49,18 +49,14 @@ def chosen(build: Callable[[], Any], unknown: int = 0) -> list[Chosen]:
         def context_of(node: Node) -> Context:
             return Context(node.name, node.container, resources, state, tuple(t.dims for t in node.outputs))
 
-        with without("transfers", "CUDA graphs"):
+        with without("transfers", "CUDA graphs", "binding"):  # which drops the works
             program = compile_partition(partition, backend, context_of)
         return [made for call in calls_of(program.instructions) if (made := _chosen(call, unknown)) is not None]
 
 
 def _chosen(call: Call, unknown: int) -> Chosen | None:
-    kernel: Any = call.kernel
-    if not isinstance(kernel, GpuKernel):
-        return None
-    choice = kernel.planned(lambda t: _dims(t, unknown), lambda t: _value(t, unknown))
-    assert choice is not None, f"{call.node} is not as it was assumed"
-    return Chosen(call.node, call.op, tuple(choice.candidates), dict(choice.sizes))
+    choice = choice_of(call.work, lambda t: _dims(t, unknown), lambda t: _value(t, unknown))
+    return None if choice is None else Chosen(call.node, call.op, tuple(choice.candidates), dict(choice.sizes))
 
 
 def _dims(tensor: Tensor, unknown: int) -> tuple[int, ...]:

@@ -84,7 +84,8 @@ def form_native_regions(program: Program, lone: bool = False) -> Program:
     gathered = tuple(_gathered(program.instructions, constants, lone))
     if setting("DOVETAIL_LOG_REWRITES"):
         found = [f"{call.op} up to {call.node}" for call in calls_of(gathered) if isinstance(call.work, Region)]
-        logger.warning("regions on %s: %s", program.device, ", ".join(found) or "none")
+        if found:
+            logger.warning("regions on %s: %s", program.device, ", ".join(found))
     return replace(program, instructions=gathered)
 
 

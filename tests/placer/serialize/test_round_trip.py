@@ -161,9 +161,9 @@ def test_source_lines_and_setters_come_along(plan):
 
 def test_a_loaded_graph_cannot_run_by_mistake(plan):
     loaded = again(plan[0])
-    with pytest.raises(dt.errors.FailedPreconditionError, match="no values of large constants"):
+    with pytest.raises(dt.errors.FailedPreconditionError, match="does not keep values of large constants"):
         dt.Session(graph=loaded.graph)
-    with pytest.raises(dt.errors.FailedPreconditionError, match="no values of large constants"):
+    with pytest.raises(dt.errors.FailedPreconditionError, match="does not keep values of large constants"):
         loaded.graph.as_graph_def()
 
 

@@ -208,7 +208,7 @@ def test_files_are_read_by_the_own_process_only(tmp_path):
     with tf.LocalCluster({"worker": 1}) as cluster, tf.Session(cluster.target("worker", 0)) as session:
         run_in_turn(session, fill)
         for node in (value, whole, tf.write_file(str(tmp_path / "b"), "x"), tf.matching_files("/*")):
-            with pytest.raises(tf.errors.PermissionDeniedError, match="only by the client's own process"):
+            with pytest.raises(tf.errors.PermissionDeniedError, match="only by the client's process"):
                 session.run(node)
     assert not (tmp_path / "b").exists()
     server = tf.train.Server({"worker": ["127.0.0.1:0"]}, job_name="worker", task_index=0)
