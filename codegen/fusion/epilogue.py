@@ -86,9 +86,8 @@ class EpilogueKernel(FusedKernel):
     def parts_of_inputs(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Sequence[Any]]]:
         """Splits the kernel's `inputs` into the anchor's operands and the extra inputs of each edge."""
         operands = len(operands_of(self.anchor)[0])
-        return list(inputs[:operands]), _split(
-            inputs[operands:], [0 if e is None else len(e.extra) for e in self.edges]
-        )
+        extra = [0 if e is None else len(e.extra) for e in self.edges]
+        return list(inputs[:operands]), _split(inputs[operands:], extra)
 
     def parts_of_shapes(self, shapes: Sequence[Any]) -> tuple[Sequence[Any], Any, list[Sequence[Any]]]:
         """Splits the kernel's `shapes` into the anchor's values, the shape of the reshape, and the `shapes` of each edge."""
@@ -105,7 +104,6 @@ class EpilogueKernel(FusedKernel):
 
 
 def _split(values: Sequence[Any], lengths: Iterable[int]) -> list[Sequence[Any]]:
-    """Values cut into pieces of these lengths."""
     left = iter(values)
     return [list(itertools.islice(left, n)) for n in lengths]
 
@@ -145,9 +143,8 @@ class _EpilogueFusion:
 
     def is_plain(self, node: Node) -> bool:
         """Whether an anchor may be moved, and its template supports its types."""
-        if any(t.dtype.is_ref for t in node.inputs) or node.outputs[0] in self.fed:
-            return False
-        return node.outputs[0].dtype in FLOATS
+        (out,) = node.outputs
+        return out.dtype in FLOATS and out not in self.fed and not any(t.dtype.is_ref for t in node.inputs)
 
     def join(self, at: int, anchor: Node) -> None:
         """Fuse an anchor with its edges, at the position of the last of them."""
@@ -223,14 +220,10 @@ def epilogue_edge(kernel: FusedKernel, tile: Tensor, rank: int) -> Edge | None:
     The kernel's space has exactly the axes of the tile. Of the axes that the template collapses into one (those of a stack, or
     the rows of a reshaped matrix) every tensor has all or none.
     """
-    if any(kernel.reduced) or tile not in kernel.inputs:
+    position = kernel.inputs.index(tile) if tile in kernel.inputs else None
+    if position is None or kernel.input_axes[position] != tuple(range(len(kernel.sizes))):
         return None
-    position = kernel.inputs.index(tile)
-    count = len(kernel.sizes)
-    if kernel.input_axes[position] != tuple(range(count)) or count < rank:
-        return None
-    many = count - rank + 1  # the first axes of the space, which the template collapses into one
-    return _edge(kernel, position, [max(axis - many + 1, 0) for axis in range(count)])
+    return _edge(kernel, position, rank)
 
 
 def prologue_edge(kernel: FusedKernel, rank: int, is_transposed: bool) -> Edge | None:
@@ -239,11 +232,10 @@ def prologue_edge(kernel: FusedKernel, rank: int, is_transposed: bool) -> Edge |
     One input has all axes, and at most twice the bytes of the output. The kernel computes nothing costly. Each other input has at
     most one axis, so it does not depend on the operand's memory layout.
     """
-    count, loops = len(kernel.sizes), kernel.loops
-    everything = tuple(range(count))
+    loops, everything = kernel.loops, tuple(range(len(kernel.sizes)))
     full = [i for i, axes in enumerate(kernel.input_axes) if axes == everything]
     others = [axes for i, axes in enumerate(kernel.input_axes) if i not in full]
-    if any(kernel.reduced) or len(full) != 1 or count < rank or kernel.output_axes[0] != everything:
+    if len(full) != 1 or kernel.output_axes[0] != everything:
         return None
     if any(sum(a is not None for a in axes) > 1 for axes in others):
         return None
@@ -252,15 +244,18 @@ def prologue_edge(kernel: FusedKernel, rank: int, is_transposed: bool) -> Edge |
         return None
     if len(loops.values) > MOST_BEFORE or any(v.op in COSTLY or v.op == "random" for v in loops.values):
         return None
-    many = count - rank + 1
-    to = [max(axis - many + 1, 0) for axis in everything]
+    return _edge(kernel, full[0], rank, is_transposed)
+
+
+def _edge(kernel: FusedKernel, position: int, rank: int, is_transposed: bool = False) -> Edge | None:
+    """The kernel with the input in this position as the tile of a template of `rank` axes; `is_transposed`: it lies transposed."""
+    count = len(kernel.sizes)
+    if any(kernel.reduced) or count < rank:
+        return None
+    # The template's axis of each axis of the space: the template collapses the first ones into one.
+    to = [max(axis - (count - rank), 0) for axis in range(count)]
     if is_transposed:
         to[-2:] = reversed(to[-2:])
-    return _edge(kernel, full[0], to)
-
-
-def _edge(kernel: FusedKernel, position: int, to: Sequence[int]) -> Edge | None:
-    """The kernel with the input in this position as the tile; `to`: the template's axis of each axis of the space."""
     axes = []
     for part in kernel.parts:
         mapped = {to[a] for a in part}
@@ -295,7 +290,6 @@ def _with_tile(edge: Edge, tile: Tensor) -> Edge:
 
 
 def _epilogue_kernel(anchor: Node, edges: tuple[Edge | None, ...], reshape: Node | None) -> EpilogueKernel:
-    """The step that replaces the anchor and its edges."""
     (*before, behind), found = edges, [e for e in edges if e is not None]
     loaded, looked = operands_of(anchor)
     inputs = [t if e is None else e.kernel.inputs[e.tile] for t, e in zip(loaded, before, strict=True)]

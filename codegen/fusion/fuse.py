@@ -73,14 +73,12 @@ class _Result:
 
     @cached_property
     def place(self) -> dict[Node | None, int]:
-        """The position of each node."""
         return {node_of(step): i for i, step in enumerate(self.partition.steps)}
 
     def result(self) -> Fusion:
         """The kernels of the groups that pay, at the positions of their last nodes."""
         if not self.walk.groups:
             return Fusion(self.partition.steps, self.reasons)
-        consumers = self.walk.consumers
         kernels: dict[Node, FusedKernel] = {}
         gone: set[Node] = set()
         self.home = {n: g for g in self.walk.groups for n in self.own(g)}
@@ -88,7 +86,7 @@ class _Result:
             own = self.own(group)
             try:
                 self.check_worth(group, own)
-                kernel = self.kernel(group, consumers, set(group.nodes))
+                kernel = self.kernel(group, set(group.nodes))
             except NotFusibleError as e:
                 if group in self.again.nodes:  # its nodes need tensors that no kernel would write
                     self.again.undo()
@@ -97,11 +95,7 @@ class _Result:
                 continue
             kernels[max(own, key=self.place.__getitem__)] = kernel
             gone.update(own)
-        inside = {view for k in kernels.values() for view in k.nodes if view in self.views}
-        # A kernel with a lookup takes the table from outside, even if other kernels have a copy.
-        inside -= {t.op for k in kernels.values() for t in (*k.inputs, *k.shapes)}
-        gone.update(self.unused_views(sorted(inside, key=self.place.__getitem__), consumers, gone))
-        gone.update(self.unused_shapes(kernels.values(), consumers, gone))
+        self.drop_unused(kernels.values(), gone)
         steps: list[PartitionStep | FusedKernel] = []
         for step in self.partition.steps:
             node = node_of(step)
@@ -116,32 +110,21 @@ class _Result:
         copies = self.again.of(group)
         return [n for n in group.nodes if n not in self.views and n not in copies]
 
-    def unused_views(
-        self, inside: Sequence[Node], consumers: dict[Tensor, list[object]], gone: set[Node]
-    ) -> list[Node]:
-        """The views that only kernels with copies of them take, in the order of the partition. The views themselves are dropped."""
-        out: list[Node] = []
-        left = set(gone)
-        for view in reversed(inside):
-            if all(t is not None and t in left for t in consumers.get(view.outputs[0], ())):
-                out.append(view)
-                left.add(view)
-        return out
-
-    def unused_shapes(
-        self, kernels: Iterable[FusedKernel], consumers: dict[Tensor, list[object]], gone: set[Node]
-    ) -> set[Node]:
-        """Shapes whose only consumers are kernels that know them."""
-        found = {n for k in kernels for n in k.nodes if n.type == "Shape"}
-        found -= {t.op for k in kernels for t in (*k.inputs, *k.shapes)}
-        return {n for n in found if all(isinstance(t, Node) and t in gone for t in consumers.get(n.outputs[0], ()))}
+    def drop_unused(self, kernels: Iterable[FusedKernel], gone: set[Node]) -> None:
+        """Drop the views that only kernels with copies of them take, the last ones first, then the shapes that only kernels take."""
+        found = {n: n.type == "Shape" for k in kernels for n in k.nodes if n in self.views or n.type == "Shape"}
+        # A kernel with a lookup takes the table from outside, even if other kernels have a copy.
+        taken = {t.op for k in kernels for t in (*k.inputs, *k.shapes)}
+        for node in sorted(found.keys() - taken, key=lambda n: (found[n], -self.place.get(n, 0))):
+            if all(t in gone for t in self.walk.consumers.get(node.outputs[0], ())):
+                gone.add(node)
 
     def check_worth(self, group: FusionGroup, own: Sequence[Node]) -> None:
         copied = sum(self.walk.patterns[n].is_masked for n in group.nodes)
-        if len(own) + copied < 2 and not self.lone and not self.is_worth_alone(own[0]):
+        is_alone = len(own) + copied < 2 and not self.lone and not self.is_worth_alone(own[0])
+        only_rows = all(n.type in LOOKUPS or self.walk.patterns[n].is_view for n in own)  # NumPy copies rows as fast
+        if is_alone or only_rows:
             raise NotFusibleError("nothing to fuse it with")
-        if all(n.type in LOOKUPS or self.walk.patterns[n].is_view for n in own):
-            raise NotFusibleError("nothing to fuse it with")  # NumPy copies rows as fast
         tensors = (t for n in own for t in (*(n.inputs[1:] if n.type in LOOKUPS else n.inputs), *n.outputs))
         biggest = max(size(t) for t in tensors if t.dims is not None)
         unknown = any(t.dims is None or None in t.dims for n in own for t in n.outputs)
@@ -162,12 +145,11 @@ class _Result:
         across = node.type in EXTREMES and pattern.position != max(pattern.sizes)
         return across or node.type in LAST_AXIS or node.type == "OneHot"
 
-    def kernel(self, group: FusionGroup, consumers: dict[Tensor, list[object]], members: set[Node]) -> FusedKernel:
-        """The kernel of a finished group."""
+    def kernel(self, group: FusionGroup, members: set[Node]) -> FusedKernel:
         number = {axis: i for i, axis in enumerate(group.space)}
         outputs = [
             t for n in self.own(group) for t in n.outputs
-            if t in self.again.lent or any(self.is_outside(consumer, t, members) for consumer in consumers.get(t, ()))
+            if t in self.again.lent or any(self.is_outside(c, t, members) for c in self.walk.consumers.get(t, ()))
         ]  # fmt: skip
         if not outputs:  # nodes that run for their own sake, as targets of a step do
             outputs = list(max(self.own(group), key=self.place.__getitem__).outputs)

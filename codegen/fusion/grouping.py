@@ -148,13 +148,14 @@ class Walk:
             for t in (*(t for t, _ in pattern.data_of(node)), *node.outputs):
                 if t.dtype not in self.types:
                     is_place = t.dtype.is_ref
-                    raise NotFusibleError(
-                        "it takes a reference to a variable" if is_place else f"{t.dtype.name} stays with NumPy"
-                    )
+                    why = "it takes a reference to a variable" if is_place else f"{t.dtype.name} stays with NumPy"
+                    raise NotFusibleError(why)
             if pattern.is_masked and not all(map(has_rule, self.consumers.get(node.outputs[0], ()))):
                 raise NotFusibleError("a consumer outside kernels needs its result")
             if self.longest_scan and pattern.scanned is not None:
-                self.check_length(pattern)
+                (size,) = [pattern.sizes[along] for along in pattern.reduced]
+                if size is None or size > self.longest_scan:
+                    raise NotFusibleError("its axis is long or of unknown size: a kernel of its own splits it")
             alone = write_alone(node, pattern)
             if "select" in alone.operations:
                 self.selecting.add(node)
@@ -188,27 +189,17 @@ class Walk:
     def scattered(self, node: Node, pattern: IndexMaps, sources: Predicate) -> None:
         """Put a segment sum into the group that makes its rows, if that has no other consumer; else into a new group. Closes the group."""
         group = self.group_of.get(node.inputs[0])
-        if (
-            group is not None
-            and group in self.open
-            and group.sources == sources
-            and not (group.reduced or group.slides)
-        ):
+        join: Join | None = None
+        if group is not None and group in self.open and group.sources == sources:
             inside = {*group.nodes, node}
-            if len(group.nodes) < MOST_NODES and all(
-                t in inside for made in group.made for t in self.consumers.get(made, ())
-            ):
+            is_only_use = all(t in inside for made in group.made for t in self.consumers.get(made, ()))
+            if is_only_use and not group.reduced and not group.slides and len(group.nodes) < MOST_NODES:
                 join = merged([group], pattern.data_of(node), pattern, self.known)
-                if join is not None:
-                    self.add(group, node, pattern, join.mapping)
-                    self.close_scatter(group)
-                    return
-        self.close_makers(node.inputs)
-        self.start(node, pattern, sources)
-        self.close_scatter(next(reversed(self.groups)))
-
-    def close_scatter(self, group: FusionGroup) -> None:
-        """Close a group: no node joins it any more."""
+        if group is not None and join is not None:
+            self.add(group, node, pattern, join.mapping)
+        else:
+            self.close_makers(node.inputs)
+            group = self.start(node, pattern, sources)
         group.scatters = True
         self.open.pop(group, None)
 
@@ -222,13 +213,6 @@ class Walk:
         for _, t in self.partition.fetches:
             out.setdefault(t, []).append(None)
         return out
-
-    def check_length(self, pattern: IndexMaps) -> None:
-        """Leave running sums along long axes to kernels of their own, which cut few and long rows into pieces."""
-        (along,) = pattern.reduced
-        size = pattern.sizes[along]
-        if size is None or size > self.longest_scan:
-            raise NotFusibleError("its axis is long or of unknown size: a kernel of its own splits it")
 
     def is_scalar_arithmetic(self, node: Node, pattern: IndexMaps) -> bool:
         """Whether it computes a scalar from scalars, which each group may compute for itself."""
@@ -272,6 +256,11 @@ class Walk:
             if group is not None and group in self.open:
                 del self.open[group]
 
+    def maker_of(self, tensor: Tensor, group: FusionGroup) -> FusionGroup | None:
+        """The group that makes a tensor; None if that is this one, or no group, or may be dead where this one is not."""
+        maker = self.group_of.get(tensor)
+        return maker if maker is not group and maker in self.groups and maker.sources == group.sources else None
+
     def known(self, group: FusionGroup, tensor: Tensor) -> Axes | None:
         """A tensor's axes in a group that makes or reads it, directly or through views."""
         found = group.dims.get(tensor)
@@ -294,11 +283,8 @@ class Walk:
     def joined(self, node: Node, pattern: IndexMaps, sources: Predicate) -> bool:
         """Put the node into an open group that it fits, if there is one."""
         data = pattern.data_of(node)
-        makers = [
-            g
-            for g in dict.fromkeys(self.group_of.get(t) for t, _ in data)
-            if g is not None and g in self.open and g.sources == sources
-        ]
+        found = dict.fromkeys(self.group_of.get(t) for t, _ in data)
+        makers = [g for g in found if g is not None and g in self.open and g.sources == sources]
         latest = list(itertools.islice(reversed(self.open), LATEST))
         latest = [g for g in latest if g.sources == sources and g not in makers]
         readers = [g for g in latest if any(self.known(g, t) is not None for t, _ in data)]
@@ -346,7 +332,7 @@ class Walk:
             for t in group.made:
                 self.group_of[t] = main
 
-    def start(self, node: Node, pattern: IndexMaps, sources: Predicate) -> None:
+    def start(self, node: Node, pattern: IndexMaps, sources: Predicate) -> FusionGroup:
         """A new group of one node."""
         # What is unknown comes with the node.
         axes = {label: Axis(pattern.sizes[label]) for label in sorted(pattern.space)}
@@ -356,6 +342,7 @@ class Walk:
         )  # fmt: skip
         self.open[group] = self.groups[group] = None
         self.add(group, node, pattern, axes)
+        return group
 
     def add(self, group: FusionGroup, node: Node, pattern: IndexMaps, mapping: dict[int, Axis]) -> None:
         for t, labels in pattern.data_of(node):

@@ -53,10 +53,6 @@ class FusionGroup:
     scatters: bool = False  # its only result is a table to whose rows it adds
     depth: dict[Tensor, Depth] = field(default_factory=dict)  # of the tensors that it makes
 
-    @property
-    def kept(self) -> list[Axis]:
-        return [a for a in self.space if a not in self.reduced]
-
 
 @dataclass(frozen=True, slots=True)
 class Join:

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.core.dtypes import DType, bfloat16, float16, int64
+from ...graph.core.dtypes import bfloat16, float16, int64
 from ...graph.core.graph import Node, Tensor
-from ..ir.index_maps import VIEWS
+from ..ir.index_maps import LOOKUPS, REDUCTIONS, VIEWS
 from ..ir.loop_nest import NotFusibleError, Scan
 from ..ir.windows import WINDOW_OPS
 from .table_loops import first_extreme
@@ -37,14 +37,6 @@ def _same(node: Node, *inputs: Symbol) -> Symbol:
     return inputs[0]
 
 
-def _last(node: Node, *inputs: Symbol) -> Symbol:
-    return inputs[-1]
-
-
-def _constant(value: int) -> Rule:
-    return lambda node, x: SymbolicMath.full_like(x, value)
-
-
 def _reduction(kind: str) -> Rule:
     return lambda node, x: x.reduced(kind)
 
@@ -52,12 +44,7 @@ def _reduction(kind: str) -> Rule:
 def _mean(node: Node, x: Symbol) -> Any:
     if not x.type.is_floating:
         raise NotFusibleError("the mean of integers stays with NumPy, which checks for an empty one")
-    return x.reduced("sum") / _count(x, x.type)
-
-
-def _count(x: Symbol, dtype: DType) -> Symbol:
-    """How many elements are reduced."""
-    return Symbol(x.builder, x.builder.count(dtype))
+    return x.reduced("sum") / Symbol(x.builder, x.builder.count(x.type))
 
 
 def _softmax(node: Node, x: Symbol) -> Any:
@@ -80,14 +67,11 @@ def _sparse_cross_entropy(node: Node, logits: Symbol, label: Symbol, position: S
     """A label out of range that no earlier check refused has the loss and the gradient NaN."""
     log_p = _log_softmax(node, logits)
     label = _math.cast(label, int64)
-    there, found = (label >= 0) & (label < _count(logits, int64)), label == position
+    there = (label >= 0) & (label < Symbol(logits.builder, logits.builder.count(int64)))
+    found = label == position
     zero = _math.where(there, SymbolicMath.full_like(logits, 0.0), math.nan)
     loss = -_math.where(found, log_p, zero).reduced("sum")
     return loss, _math.exp(log_p) - _math.where(found, 1.0, zero)
-
-
-def _one_hot(node: Node, index: Symbol, on: Symbol, off: Symbol, position: Symbol) -> Symbol:
-    return _math.where(_math.cast(index, int64) == position, on, off)
 
 
 def _scan(kind: str) -> Rule:
@@ -103,35 +87,24 @@ def _drawn(node: Node, *inputs: Symbol) -> Symbol:
     return _math.cast(_math.floor(number * 2.0**bits) * 2.0**-bits, dtype)
 
 
-def _extreme(kind: str) -> Rule:
-    """Argmax or argmin: the first position of the largest or smallest element, or of a NaN."""
-    return lambda node, x, position: first_extreme(kind, x, position, node.outputs[0].dtype)
-
-
 _rules: dict[str, Rule] = {
     **dict.fromkeys(VIEWS, _same),
-    "ZerosLike": _constant(0),
-    "OnesLike": _constant(1),
+    "ZerosLike": lambda node, x: SymbolicMath.full_like(x, 0),
+    "OnesLike": lambda node, x: SymbolicMath.full_like(x, 1),
     "BiasAdd": lambda node, x, bias: x + bias,
     "BiasAddGrad": _reduction("sum"),
     "Select": lambda node, condition, a, b: _math.where(condition, a, b),
-    "Sum": _reduction("sum"),
+    **{op: _reduction(op.lower()) for op in REDUCTIONS},
     "Mean": _mean,
-    "Prod": _reduction("prod"),
-    "Max": _reduction("max"),
-    "Min": _reduction("min"),
-    "Any": _reduction("any"),
-    "All": _reduction("all"),
     "L2Loss": lambda node, x: (x * x).reduced("sum") / 2.0,
     "Softmax": _softmax,
     "LogSoftmax": _log_softmax,
     "SoftmaxCrossEntropyWithLogits": _cross_entropy,
     "SparseSoftmaxCrossEntropyWithLogits": _sparse_cross_entropy,
-    "OneHot": _one_hot,
-    "ArgMax": _extreme("max"),
-    "ArgMin": _extreme("min"),
-    "GatherV2": _last,
-    "ResourceGather": _last,
+    "OneHot": lambda node, index, on, off, position: _math.where(_math.cast(index, int64) == position, on, off),
+    "ArgMax": lambda node, x, position: first_extreme("max", x, position, node.outputs[0].dtype),
+    "ArgMin": lambda node, x, position: first_extreme("min", x, position, node.outputs[0].dtype),
+    **dict.fromkeys(LOOKUPS, lambda node, *inputs: inputs[-1]),
     "Cumsum": _scan("sum"),
     "Cumprod": _scan("prod"),
     "UnsortedSegmentSum": _same,

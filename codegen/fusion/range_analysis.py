@@ -112,14 +112,10 @@ def pairs_of(loops: LoopNest, *, whole: bool = True) -> dict[int, Pair]:
             if values[mean].op == "div":
                 first, count = values[mean].args
                 is_mean = _reduces(loops, first, "sum", of) and values[count].op == "count"
-                if is_mean and _users(loops, first, whole) == [mean]:
+                users = [i for i, user in enumerate(values) if first in user.args]
+                is_stored = whole and any(s.value == first for s in loops.stores)
+                if is_mean and users == [mean] and not is_stored:
                     pair = Pair(VARIANCE, first, second, of, mean)
         if pair is not None and pair.first not in out and values[pair.first].axes == v.axes:
             out[pair.first] = pair
     return out
-
-
-def _users(loops: LoopNest, number: int, whole: bool) -> list[int]:
-    """The values that are made from a value; -1 for an output."""
-    users = [i for i, v in enumerate(loops.values) if number in v.args]
-    return users + [-1 for s in loops.stores if whole and s.value == number]

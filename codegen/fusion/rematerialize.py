@@ -78,21 +78,11 @@ def rematerialize(walk: Walk, operations_per_byte: float) -> Rematerialized:
     again = Rematerialized()
     place = {n: i for i, n in enumerate(map(node_of, walk.partition.steps)) if n is not None}
     for group in walk.groups:
-        for maker in _makers(walk, group):
-            copies = _copies(walk, maker, group, operations_per_byte)
-            if copies is not None:
+        for maker in dict.fromkeys(walk.maker_of(t, group) for n in group.nodes for t in n.inputs):
+            copies = _copies(walk, maker, group, operations_per_byte) if maker and not maker.scatters else None
+            if maker and copies is not None:
                 again.add(group, copies, place)
     return again
-
-
-def _makers(walk: Walk, group: FusionGroup) -> list[FusionGroup]:
-    """The groups from which a group takes."""
-    found = dict.fromkeys(walk.group_of.get(t) for n in group.nodes for t in n.inputs)
-    return [
-        g
-        for g in found
-        if g is not None and g is not group and not g.scatters and g in walk.groups and g.sources == group.sources
-    ]
 
 
 def _copies(walk: Walk, maker: FusionGroup, group: FusionGroup, operations_per_byte: float) -> _Copies | None:
@@ -139,9 +129,8 @@ def _is_pointwise(walk: Walk, node: Node) -> bool:
     pattern = walk.patterns[node]
     if pattern.reduced or pattern.position is not None or pattern.row is not None or len(node.outputs) != 1:
         return False
-    return all(
-        labels is not None or t.op.type == "Const" for t, labels in zip(node.inputs, pattern.inputs, strict=True)
-    )
+    inputs = zip(node.inputs, pattern.inputs, strict=True)
+    return all(labels is not None or t.op.type == "Const" for t, labels in inputs)
 
 
 def _random(walk: Walk, maker: FusionGroup) -> set[Node]:
@@ -172,7 +161,6 @@ def _operations(node: Node) -> float:
 
 
 def _data(walk: Walk, node: Node) -> list[Tensor]:
-    """A node's inputs that hold data."""
     return [t for t, _ in walk.patterns[node].data_of(node)]
 
 

@@ -122,7 +122,6 @@ class _Writer:
         self.run: dict[Node, None] = {}
 
     def node(self, node: Node) -> None:
-        """Lower the next node."""
         pattern, builder = self.pattern(node), self.builder
         if node.outputs[0] not in self.axes_of:
             self.run[node], self.at_taps[node.outputs[0]] = None, node
@@ -144,7 +143,10 @@ class _Writer:
         if pattern.window is not None:
             operands = [self.seen_through(node, pattern.window, pattern)]
         if pattern.drawn is not None:
-            operands.append(_drawn_number(builder, node, operands, self.axes_in_space(pattern.drawn, node, pattern)))
+            (key, draw), dtype = operands, node.outputs[0].dtype
+            drawn = dtype if dtype.size >= 4 else float32
+            axes = _in_order(self.axes_in_space(pattern.drawn, node, pattern))
+            operands.append(builder.random(RANDOM_OPS[node.type][0], drawn, key, draw, axes))
         if pattern.scattered:
             _, rows, count = node.inputs
             along = [x for x in self.axes_of[rows] if x is not None]
@@ -157,7 +159,6 @@ class _Writer:
         self.values.update(zip(node.outputs, [v.number for v in values], strict=True))
 
     def pattern(self, node: Node) -> IndexMaps:
-        """A node's index maps."""
         return self.patterns.get(node) or index_maps_of(node)
 
     def axes_in_space(self, labels: AxisMap, node: Node, pattern: IndexMaps) -> AxisMap:
@@ -214,11 +215,7 @@ class _Writer:
         return number
 
     def looked_up(self, node: Node, place: int, row: AxisMap) -> int:
-        """An element of a table's row."""
-        along = [x for x in row if x is not None]
-        places = self.loaded(place)
-        if along != sorted(along):
-            raise NotFusibleError("its axes are in another order")
+        places, along = self.loaded(place), _in_order(row)
         table = self.table(node.inputs[0], row, row)
         self.lookups.append((table, places))
         return self.builder.gather(table, node.outputs[0].dtype, place, along)
@@ -286,9 +283,7 @@ class _Writer:
         """Store a tensor. `alone`: nothing else is stored."""
         if tensor in self.at_taps:
             raise NotFusibleError("it is computed at the taps of a window only")
-        axes = [x for x in self.axes_of[tensor] if x is not None]
-        if axes != sorted(axes):
-            raise NotFusibleError("its axes are in another order")
+        axes = _in_order(self.axes_of[tensor])
         if tensor not in self.rows:
             self.builder.store(self.values[tensor], axes)
         elif alone:
@@ -297,7 +292,6 @@ class _Writer:
             raise NotFusibleError("its sums have other consumers")
 
     def kernel(self, nodes: Sequence[Node], outputs: Sequence[Tensor], sizes: tuple[int | None, ...]) -> FusedKernel:
-        """The lowered kernel."""
         loops, parts = self.builder.finish()
         looked_at = {a.tensor for a, _ in self.assumed} | {count for *_, count in self.rows.values()}
         shapes = tuple(
@@ -353,11 +347,9 @@ def _row_at(loops: SymbolicLoops, number: int, places: Places) -> tuple[Symbol, 
     return row if inside is None else SymbolicMath.where(inside, row, -1), along, inside
 
 
-def _drawn_number(builder: LoopNestBuilder, node: Node, stream: Sequence[int], lies: AxisMap) -> int:
-    """The random number that a node draws for an element; float32 if the node's type is narrower."""
-    axes = [x for x in lies if x is not None]
-    if axes != sorted(axes):
+def _in_order(axes: AxisMap) -> list[int]:
+    """The axes of the space among these. NotFusibleError: they are in another order than there."""
+    found = [x for x in axes if x is not None]
+    if found != sorted(found):
         raise NotFusibleError("its axes are in another order")
-    dtype = node.outputs[0].dtype
-    key, draw = stream
-    return builder.random(RANDOM_OPS[node.type][0], dtype if dtype.size >= 4 else float32, key, draw, axes)
+    return found

@@ -103,13 +103,8 @@ def _same_type(builder: LoopNestBuilder, a: Any, b: Any) -> tuple[Symbol, Symbol
 def literal(builder: LoopNestBuilder, value: Any, dtype: DType) -> Symbol:
     if isinstance(value, float) and not dtype.is_floating:
         raise NotFusibleError(f"its scalar body mixes {dtype.name} and fractions")
-    return Symbol(builder, builder.constant(python_number(value, dtype), dtype))
-
-
-def python_number(value: Any, dtype: DType) -> bool | int | float:
-    """`value` rounded to a type: 0.1 changes in float32."""
-    number: bool | int | float = np.asarray(value, dtype.np).item()
-    return number
+    rounded = np.asarray(value, dtype.np).item()  # 0.1 changes in float32
+    return Symbol(builder, builder.constant(rounded, dtype))
 
 
 class SymbolicMath(NumpyMath):

@@ -124,9 +124,8 @@ class WindowLoops(SymbolicLoops):
 
         if self.taps_are_axes:
             return self.over_taps("sum", seen)
-        high, wide = (
-            -(-n // self.window.strides[axis]) if self._steps(axis) else n for axis, n in enumerate(self.window.taps)
-        )
+        sides = enumerate(zip(self.window.taps, self.window.strides, strict=True))
+        high, wide = (-(-taps // stride) if self._steps(axis) else taps for axis, (taps, stride) in sides)
         return reduce(Symbol.__add__, [seen(i, j) for i in range(high) for j in range(wide)])
 
     def _steps(self, axis: int) -> bool:

@@ -37,13 +37,12 @@ def absorb_producers(walk: Walk, operations_per_byte: float, has_epilogues: bool
     for group in [g for g in walk.groups if g.slides]:
         for node in [n for n in group.nodes if walk.patterns[n].window is not None]:
             for t in dict.fromkeys(node.inputs):
-                maker = walk.group_of.get(t)
-                if maker is None or maker is group or maker not in walk.groups or maker.sources != group.sources:
-                    continue
-                if len(maker.nodes) + len(group.nodes) > MOST_NODES or not _is_used_here_only(walk, maker, t, node):
+                maker = walk.maker_of(t, group)
+                if maker is None or not _is_used_here_only(walk, maker, t, node):
                     continue
                 leaves = _leaves(walk, node, t, maker, has_epilogues)
-                if leaves is not None and _pays(walk, node, t, maker, leaves, operations_per_byte):
+                has_room = len(maker.nodes) + len(group.nodes) <= MOST_NODES
+                if has_room and leaves is not None and _pays(walk, node, t, maker, leaves, operations_per_byte):
                     _absorb(walk, group, node, t, maker, leaves)
 
 
@@ -53,8 +52,7 @@ def _absorb(
     """Move the nodes of `maker`, which make the tensor, into the group of the window `node`."""
     pattern = walk.patterns[node]
     assert pattern.window is not None
-    axis_of = dict(zip(pattern.outputs[0], group.dims[node.outputs[0]], strict=True))
-    channel = axis_of.get(pattern.window[3])
+    channel = dict(zip(pattern.outputs[0], group.dims[node.outputs[0]], strict=True)).get(pattern.window[3])
     group.nodes = [*maker.nodes, *group.nodes]
     for x, axes in leaves.items():
         if axes != image_axes(tensor):
