@@ -142,8 +142,12 @@ class FusedKernel:
                     seen[axis] = True
                 elif sizes[axis] != d:
                     return None
-        if None in sizes:
-            self._sized_by(values, sizes)
+        if None in sizes:  # known only from the values of `shapes`
+            for a, value in zip(self.assumed, values, strict=True):
+                if a.over is None and len(value) == len(a.axes):
+                    for axis, size in zip(a.axes, value, strict=True):
+                        if axis is not None and sizes[axis] is None and size >= 0:
+                            sizes[axis] = size
         if any(w.sizes(shapes, sizes) is None for w in self.windows) or None in sizes:
             return None
         known: list[int] = sizes  # type: ignore[assignment]
@@ -182,14 +186,6 @@ class FusedKernel:
         """Static size of each axis of `loops`."""
         known = [[n for a in part if (n := self.sizes[a]) is not None] for part in self.parts]
         return [math.prod(k) if len(k) == len(part) else None for k, part in zip(known, self.parts, strict=True)]
-
-    def _sized_by(self, values: Sequence[Sequence[int]], sizes: list[int | None]) -> None:
-        """Fill in sizes that are known only from the values of `shapes`."""
-        for a, value in zip(self.assumed, values, strict=True):
-            if a.over is None and len(value) == len(a.axes):
-                for axis, size in zip(a.axes, value, strict=True):
-                    if axis is not None and sizes[axis] is None and size >= 0:
-                        sizes[axis] = size
 
 
 def inputs_of(step: PartitionStep | FusedKernel) -> Iterable[Tensor]:

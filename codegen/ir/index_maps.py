@@ -195,11 +195,8 @@ def _elementwise_pattern(node: Node) -> IndexMaps:
         if node.type == "BiasAdd" and i == 1 and node.attrs["data_format"] == "NCHW":
             at = 1
         inputs.append(tuple(None if d == 1 else labels[at + j] for j, d in enumerate(own)))
-        if any(d != 1 and labels[at + j] is None for j, d in enumerate(own)):
-            raise NotFusibleError("a size is not known")
-    return IndexMaps(
-        tuple(inputs), (labels,), frozenset(), _sizes(labels, dims), node.type in VIEWS, tuple(assumed)
-    )  # fmt: skip
+        _check_ones(own, inputs[-1] or ())
+    return IndexMaps(tuple(inputs), (labels,), frozenset(), _sizes(labels, dims), node.type in VIEWS, tuple(assumed))
 
 
 def _reduction_pattern(node: Node) -> IndexMaps:
@@ -320,9 +317,8 @@ def _scanned_pattern(node: Node) -> IndexMaps:
     along = labels[int(axis) % len(dims)]
     if along is None:
         raise NotFusibleError("its axis has size 1")
-    return IndexMaps(
-        (labels, None), (labels,), frozenset([along]), _sizes(labels, dims), scanned=bool(node.attrs["reverse"])
-    )
+    reverse, reduced = bool(node.attrs["reverse"]), frozenset([along])
+    return IndexMaps((labels, None), (labels,), reduced, _sizes(labels, dims), scanned=reverse)
 
 
 def _scattered_pattern(node: Node) -> IndexMaps:
@@ -388,14 +384,10 @@ def _unbroadcast(node: Node) -> tuple[tuple[int | None, ...], tuple[int | None, 
         return None
     if len(gradient) != max(len(operand), len(other)):
         return None
-    own, theirs = (_aligned(dims, len(gradient)) for dims in (operand, other))
+    own, theirs = ((1,) * (len(gradient) - len(dims)) + dims for dims in (operand, other))
     over = frozenset(i for i, (a, b) in enumerate(zip(own, theirs, strict=True)) if a == 1 and b != 1)
     over |= frozenset(range(len(gradient) - len(operand)))
     return gradient, operand, axes.op.inputs[mine], over
-
-
-def _aligned(dims: tuple[int | None, ...], rank: int) -> tuple[int | None, ...]:
-    return (1,) * (rank - len(dims)) + dims
 
 
 def _unbroadcast_pattern(node: Node) -> IndexMaps | None:
@@ -421,5 +413,5 @@ def _unbroadcast_pattern(node: Node) -> IndexMaps | None:
     made = labels[len(gradient) - len(operand) :]
     if any(d == 1 and x is not None for d, x in zip(operand, made, strict=True)):
         return None  # a size that the gradient does not know yet is 1
-    sizes = {x: d for x, d in zip(labels, gradient, strict=True) if x is not None}
-    return IndexMaps((taken, None), (made,), frozenset(), sizes, True, (ShapeAssumption(node.inputs[1], made),))
+    assumed = (ShapeAssumption(node.inputs[1], made),)
+    return IndexMaps((taken, None), (made,), frozenset(), _sizes(labels, gradient), True, assumed)

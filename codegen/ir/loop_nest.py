@@ -249,20 +249,13 @@ class LoopNest:
         kept, reduced = (", ".join(f"d{i}" for i in axes) for axes in (self.kept_axes, self.reduced_axes))
         lines = ["loops over " + (kept or "nothing") + (f", reducing {reduced}" if reduced else "")]
         for i, v in enumerate(self.values):
-            what = {
-                "load": f"load in{v.data}",
-                "constant": f"constant {v.data!r}",
-                "size": f"size {v.data}",
-                "reduce": f"reduce {v.data}",
-                "random": f"random {v.data}",
-                "scan": f"scan {v.data}",
-            }.get(v.op, v.op)
+            data = {"load": f" in{v.data}", "constant": f" {v.data!r}"}.get(v.op, f" {v.data}" if v.data else "")
             args = "".join(f" v{a}" for a in v.args)
             if v.op == "gather":
-                args = f" in{v.data}[{', '.join([f'v{v.args[0]}', *(f'd{a}' for a in self.row_axes(v))])}]"
-            lines.append(f"  v{i}: {v.dtype.name}{_axes(v.axes)} = {what}{args}")
+                data, args = f" in{v.data}", _axes(self.row_axes(v), v.args[0])
+            lines.append(f"  v{i}: {v.dtype.name}{_axes(v.axes)} = {v.op}{data}{args}")
         for i, s in enumerate(self.stores):
-            place = _axes(s.axes) if s.row is None else f"[{', '.join([f'v{s.row}', *(f'd{a}' for a in s.axes)])}]"
+            place = _axes(s.axes, s.row)
             lines.append(f"  {_VERBS[s.how]} out{i}{place} {_SIGNS[s.how]} v{s.value}")
         return "\n".join(lines)
 
@@ -271,8 +264,8 @@ _VERBS = {SET: "store", ADD: "add", MAX: "max"}
 _SIGNS = {SET: "=", ADD: "+=", MAX: "max="}
 
 
-def _axes(axes: Iterable[int]) -> str:
-    inner = ", ".join(f"d{a}" for a in axes)
+def _axes(axes: Iterable[int], row: int | None = None) -> str:
+    inner = ", ".join([*([] if row is None else [f"v{row}"]), *(f"d{a}" for a in axes)])
     return f"[{inner}]" if inner else ""
 
 

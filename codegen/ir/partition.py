@@ -227,17 +227,14 @@ class Predicates:
             for merge in step.merges:
                 self._give(merge, self._of_tensor.get(merge.inputs[0], NONE))
         elif isinstance(step, RunPredicated):
-            sources = self._together(step.node.inputs, step.after)
+            found = [self._of_tensor.get(t, NONE) for t in step.node.inputs]
+            found += [self._of_waited.get(a, frozenset([("node", a)])) for a in step.after]
+            sources = NONE.union(*found)
             if step.node.type in ("Merge", "RefMerge") or not sources:
                 sources = frozenset([("node", step.node)])
             self._of_waited[step.node] = sources
             return self._made(step.node, sources)
         return NONE
-
-    def _together(self, tensors: Iterable[Tensor], after: Iterable[Node | int]) -> Predicate:
-        found = [self._of_tensor.get(t, NONE) for t in tensors]
-        found += [self._of_waited.get(a, frozenset([("node", a)])) for a in after]
-        return NONE.union(*found)
 
     def _made(self, node: Node, sources: Predicate) -> Predicate:
         if node.type in ("Switch", "RefSwitch"):

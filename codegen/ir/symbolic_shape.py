@@ -142,7 +142,10 @@ class SymbolicShapes:
     def see(self, node: Node) -> None:
         """Add a node whose inputs have been added."""
         if node.opdef.name in _VECTORS or node.opdef.name == "Pack" and node.outputs[0].dtype in (int32, int64):
-            self._note(node.outputs[0])
+            value = self.value(node.outputs[0])
+            held = () if value is None or value.ndim != 1 else tuple(value)
+            if None not in held and any(isinstance(s, Product) for s in held):
+                self.vectors.setdefault((node.outputs[0].dtype, held), node.outputs[0])
         unknown = [t for t in node.outputs if t.dims is not None and None in t.dims]
         if not unknown:
             return
@@ -150,17 +153,8 @@ class SymbolicShapes:
             found = self._made(node, t)
             if found is not None and len(found) == len(t.dims or ()):
                 own = zip(found, t.dims or (), strict=True)
-                self._dims[t] = tuple(
-                    [d if d is not None else self._axis(t, i) if s is None else s for i, (s, d) in enumerate(own)]
-                )
-
-    def _note(self, tensor: Tensor) -> None:
-        """Record the tensors that hold sizes."""
-        value = self.value(tensor)
-        if value is not None and value.ndim == 1:
-            sizes = tuple(value)
-            if None not in sizes and any(isinstance(s, Product) for s in sizes):
-                self.vectors.setdefault((tensor.dtype, sizes), tensor)
+                sizes = [d if d is not None else self._axis(t, i) if s is None else s for i, (s, d) in enumerate(own)]
+                self._dims[t] = tuple(sizes)
 
     def _made(self, node: Node, output: Tensor) -> Sequence[Size | None] | None:
         """The sizes of an output, as far as they follow from those of the inputs."""
@@ -314,9 +308,11 @@ class SymbolicShapes:
         if op == "BroadcastArgs":
             a, b = (self.value(t, deepest) for t in node.inputs)
             return None if a is None or b is None else _array([*self._broadcast(a, b)])
+        if op == "Cast":
+            return self.value(node.inputs[0], deepest)
         moved = moved_inputs(node)
-        if moved or op == "Cast":
-            return self._moved(node, moved or (0,), deepest)
+        if moved:
+            return self._moved(node, moved, deepest)
         function = _ARITHMETIC.get(op)
         if function is not None or op == "Prod":
             values: list[Any] = [self.value(t, deepest) for t in node.inputs]
@@ -329,8 +325,6 @@ class SymbolicShapes:
 
     def _moved(self, node: Node, moved: Sequence[int], deepest: int) -> Array | None:
         """The output of an op that only moves elements: the op is run on their positions."""
-        if node.opdef.name == "Cast":
-            return self.value(node.inputs[0], deepest)
         elements: list[Any] = []
         given: list[Any] = []
         for i, t in enumerate(node.inputs):
@@ -375,7 +369,6 @@ class SymbolicShapes:
 
 
 def _array(what: Any, shape: tuple[int, ...] | None = None) -> Array:
-    """An array of sizes."""
     if isinstance(what, int | Product):
         what, shape = [what], ()
     out = np.empty(len(what), object)

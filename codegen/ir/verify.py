@@ -65,13 +65,11 @@ class _Slots:
                 raise BrokenPassError(f"{what} takes slot {slot}, which is empty there")
 
     def free(self, what: str, slots: Iterable[int]) -> None:
-        """Slots that `what` frees."""
         for slot in slots:
             self.take(f"{what}, which frees,", slot)
             self.filled.discard(slot)
 
     def run(self, instructions: Iterable[Instruction]) -> None:
-        """Go through instructions."""
         for step in instructions:
             if isinstance(step, Loop):
                 self.loop(step)

@@ -142,11 +142,8 @@ class SlidingWindow:
         n, h, w, c = (sizes[name] for name in ("images", "rows", "columns", "filters"))
         result = (n, c, h, w) if self.data_format == "NCHW" else (n, h, w, c)
         taps = (*self.window.taps, inner, self.multiplier)
-        if (
-            found.get("filter", taps) != taps
-            or found.get("result", result) != result
-            or 0 in (*found["image"], *result)
-        ):
+        fits = found.get("filter", taps) == taps and found.get("result", result) == result
+        if not fits or 0 in (*found["image"], *result):
             return None
         if self.over == "image":
             n, h, w, c = (sizes[name] for name in ("images", "height", "width", "channels"))

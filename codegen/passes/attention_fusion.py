@@ -137,7 +137,6 @@ class _Search:
                     yield found
 
     def without_gradients(self, result: Node, names: Mapping[str, Any], nodes: set[Node]) -> _Found | None:
-        """With this as the result."""
         operands, scale = _operands(names), _factor(names, "scale")
         gone = self.closed(nodes, (result,))
         if operands is None or not scale or gone is None:
@@ -147,7 +146,6 @@ class _Search:
         return _Found("attention", {result: made}, gone)
 
     def with_gradients(self, of_q: Node, names: Mapping[str, Any], nodes: set[Node]) -> _Found | None:
-        """With this as the gradient of the queries."""
         operands, scale, back = _operands(names), _factor(names, "scale"), _factor(names, "back")
         if operands is None or not scale or not back or not np.isclose(back, scale, rtol=1e-6, atol=0.0):
             return None
@@ -176,12 +174,8 @@ class _Search:
         seen = {n.outputs[0] for n in kept}
         gone = parts | self.only_look(parts, seen)
         inner = [t for n in gone for t in n.outputs if t not in seen]
-        if (
-            any(consumer not in gone for t in inner for consumer in self.consumers.get(t, ()))
-            or gone & self.needed_tokens
-        ):
-            return None
-        return frozenset(gone)
+        is_used = any(consumer not in gone for t in inner for consumer in self.consumers.get(t, ()))
+        return None if is_used or gone & self.needed_tokens else frozenset(gone)
 
     def only(self, t: Tensor, inputs: tuple[Tensor, Tensor], flags: tuple[bool, bool]) -> Node | None:
         """The one product of these operands that takes a tensor, each transposed or not."""
@@ -198,9 +192,8 @@ class _Search:
             found |= more
             ends = [t for n in more for t in n.outputs]
         while True:
-            used = {
-                n for n in found if any(t not in gone | found for o in n.outputs for t in self.consumers.get(o, ()))
-            }
+            inside = gone | found
+            used = {n for n in found if any(t not in inside for o in n.outputs for t in self.consumers.get(o, ()))}
             if not used:
                 return found
             found -= used

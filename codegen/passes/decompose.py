@@ -80,13 +80,10 @@ def _decomposed(
 
 def _is_drawn(node: Node) -> bool:
     """Whether a node draws random numbers, which kernels can compute."""
-    out = node.outputs[0] if node.opdef.name in _NUMBERS else None
-    return (
-        out is not None
-        and out.dtype in RANDOM_OPS[_NUMBERS[node.type]][1]
-        and out.dims is not None
-        and 0 not in out.dims
-    )
+    if node.opdef.name not in _NUMBERS:
+        return False
+    out = node.outputs[0]
+    return out.dtype in RANDOM_OPS[_NUMBERS[node.type]][1] and out.dims is not None and 0 not in out.dims
 
 
 def _stream_and_numbers(node: Node, may_be_dead: bool) -> Sequence[Node]:

@@ -67,9 +67,8 @@ class Fired:
     became: str
 
     def __str__(self) -> str:
-        return (
-            f"{self.rule}: '{self.node.name}' ({self.node.type}), created at {self.node.source}, became {self.became}"
-        )
+        node = self.node
+        return f"{self.rule}: '{node.name}' ({node.type}), created at {node.source}, became {self.became}"
 
 
 def rewrite(partition: PartitionGraph, options: KernelOptions) -> tuple[PartitionGraph, tuple[Fired, ...]]:
@@ -88,7 +87,13 @@ def rewrite(partition: PartitionGraph, options: KernelOptions) -> tuple[Partitio
         walk = _Walk(partition, replace(options, fold=False), table, counted=True)
         partition = walk.run()
         fired += walk.fired
-    _log(partition, fired)
+    level = setting("DOVETAIL_LOG_REWRITES")
+    if level >= 1 and fired:
+        counts = ", ".join(f"{n} x {rule}" for rule, n in Counter(f.rule for f in fired).items())
+        logger.warning("rewrites on %s: %s", partition.device, counts)
+    if level >= 2:
+        for f in fired:
+            logger.warning("  %s", f)
     return partition, tuple(fired)
 
 
@@ -101,16 +106,6 @@ def _table(rules: Iterable[Rule], partition: PartitionGraph, options: KernelOpti
             for root in roots(rule.parsed) & present:
                 table.setdefault(opdef(root), []).append(rule)
     return table
-
-
-def _log(partition: PartitionGraph, fired: Sequence[Fired]) -> None:
-    level = setting("DOVETAIL_LOG_REWRITES")
-    if level >= 1 and fired:
-        counts = ", ".join(f"{n} x {rule}" for rule, n in Counter(f.rule for f in fired).items())
-        logger.warning("rewrites on %s: %s", partition.device, counts)
-    if level >= 2:
-        for f in fired:
-            logger.warning("  %s", f)
 
 
 # --- the walk ----------------------------------------------------------------------------------------------------------
@@ -170,7 +165,11 @@ class _Walk:
                 self.node(step)
             else:
                 self.steps.append(self.renewed(step) if self.current else step)
-                self.enter_or_leave(step)
+                if isinstance(step, BeginLoop):
+                    self.in_loops.append([])
+                elif isinstance(step, EndLoop):  # a node after the loop cannot use the values of those in it
+                    for key in self.in_loops.pop():
+                        del self.same[key]
         if not self.current:
             return self.partition
         fetches = tuple([(name, self.current.get(t, t)) for name, t in self.partition.fetches])
@@ -217,7 +216,6 @@ class _Walk:
     # --- replacing -------------------------------------------------------------------------------------------------
 
     def replace(self, original: Node, tensors: Sequence[Tensor]) -> None:
-        """Replace a node's outputs with other tensors."""
         for old, new in zip(original.outputs, tensors, strict=True):
             if self.counted and self.current.get(old) is not new:
                 self.uses[new] += self.uses[old]
@@ -239,14 +237,6 @@ class _Walk:
         if self.sized:
             self.sizes.see(node)
         return node
-
-    def enter_or_leave(self, step: PartitionStep) -> None:
-        """Forget, at the end of a loop, the nodes in it: a node after the loop cannot use their values."""
-        if isinstance(step, BeginLoop):
-            self.in_loops.append([])
-        elif isinstance(step, EndLoop):
-            for key in self.in_loops.pop():
-                del self.same[key]
 
     def place_all(self, made: Sequence[Node], last: Node) -> None:
         """Append the nodes that a rule made, except the last, which replaces the root."""
@@ -288,9 +278,8 @@ class _Walk:
         inputs = tuple([current.get(t, t) for t in node.inputs])
         copied = new_node(node.opdef, inputs, node.attrs, [(t.dtype, t.dims) for t in node.outputs], node)
         # Consumers of a fed output take the fed value.
-        copied.outputs = tuple(
-            [old if old in self.fed else new for old, new in zip(node.outputs, copied.outputs, strict=True)]
-        )
+        outputs = zip(node.outputs, copied.outputs, strict=True)
+        copied.outputs = tuple([old if old in self.fed else new for old, new in outputs])
         for old, new in zip(node.outputs, copied.outputs, strict=True):
             if old is not new:
                 if self.counted:

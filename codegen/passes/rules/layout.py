@@ -47,12 +47,6 @@ def _transposed_twice(m: Match) -> Tensor | None:
     return m.make("Transpose", (m["x"], m.constant(order)), {})
 
 
-def _exchanged(order: Sequence[int]) -> list[int]:
-    """An axis order after exchanging axes rank - 2 and rank - 1."""
-    rank = len(order)
-    return [{rank - 1: rank - 2, rank - 2: rank - 1}.get(axis, axis) for axis in order]
-
-
 def _into_product(op: str, flags: tuple[str, str], which: int) -> Rule:
     """MatMul(Transpose(x), y) = MatMul(x, y, transpose_a=True).
 
@@ -82,7 +76,9 @@ def _rows_out_of_product(m: Match) -> Tensor | None:
     if p is None or len(p) < 3 or p[-1] != len(p) - 2 or m.uses(m["product"]) != 1:
         return None
     product = m.make("BatchMatMulV2", (m["y"], m["x"]), {"adj_x": not m["b"], "adj_y": not m["a"]}, m["product"].op)
-    return m.make("Transpose", (product, m.constant(np.array(_exchanged(p), m.value(m["p"]).dtype))), {})
+    exchanged = {len(p) - 1: len(p) - 2, len(p) - 2: len(p) - 1}
+    order = np.array([exchanged.get(axis, axis) for axis in p], m.value(m["p"]).dtype)
+    return m.make("Transpose", (product, m.constant(order)), {})
 
 
 arranging_rules = (
@@ -212,7 +208,9 @@ def _widened_later(m: Match) -> Tensor | None:
     source, target = narrow[0].dtype.base, m.root.outputs[0].dtype
     if source.size >= target.size or any(t.dtype.base is not source or _is_computed(m, t) for t in narrow):
         return None
-    if m.root.type == "GatherV2" and not _is_smaller(m.root.outputs[0], narrow[0]):
+    after, before = m.root.outputs[0], narrow[0]
+    is_known = is_static(after.dims) and is_static(before.dims)
+    if m.root.type == "GatherV2" and not (is_known and size(after) <= size(before)):
         return None
     inner = m.make(m.root.type, (*narrow, *m.root.inputs[len(moved) :]), m.root.attrs)
     first = casts[0]
@@ -233,11 +231,6 @@ def _is_computed(m: Match, tensor: Tensor) -> bool:
     """Whether an elementwise node makes a tensor: it and a cast of its result are one kernel."""
     node = m.producer_of(tensor)
     return node is not None and node.opdef.scalar is not None
-
-
-def _is_smaller(a: Tensor, b: Tensor) -> bool:
-    """Whether one tensor is known to have no more elements than another."""
-    return is_static(a.dims) and is_static(b.dims) and size(a) <= size(b)
 
 
 _CAST = "Cast(x, DstT=d)"

@@ -74,16 +74,14 @@ def _is_small(size: Size) -> bool:
 
 
 def _number(m: Match, size: Size) -> Tensor:
-    """A size as a tensor."""
     dtype = m.root.outputs[0].dtype
     if isinstance(size, int):
         return m.constant(np.array(size, dtype.np))
     found = None if size.factor == 1 else m.constant(np.array(size.factor, dtype.np))
     for axis in size.axes:
         source, place = m.sizes.axes[axis]
-        along = m.make(
-            "GatherV2", (_shape_of(m, source), m.constant(np.int32(place)), m.constant(np.int32(0))), {"batch_dims": 0}
-        )
+        shape = _shape_of(m, source)
+        along = m.make("GatherV2", (shape, m.constant(np.int32(place)), m.constant(np.int32(0))), {"batch_dims": 0})
         found = along if found is None else m.make("Mul", (found, along), {})
     assert found is not None
     return found
