@@ -70,10 +70,9 @@ class CudaBackend:
         if isinstance(work, Updates):
             return MultiTensorUpdate(self.gpu, [self._update(w, context_of) for w in work.works])
         assert isinstance(work, Work)
-        step = work.step
-        return (
-            self._of_node(work, step, context_of) if isinstance(step, Node) else self._of_fused(work, step, context_of)
-        )
+        if isinstance(work.step, Node):
+            return self._of_node(work, work.step, context_of)
+        return self._of_fused(work, work.step, context_of)
 
     def schedules(self, work: Work, dims_of: DimsOf) -> Sequence[object]:
         """As `Backend.schedules`: none. A kernel's schedule is chosen, and logged, when it first runs."""
@@ -94,7 +93,6 @@ class CudaBackend:
         return GpuKernel(self.gpu, group.nodes[-1].name, given, work.template, parts)
 
     def _of_node(self, work: Work, node: Node, context_of: ContextOf) -> Kernel:
-        """The kernel of a node that is not fused."""
         gpu, plain = self.gpu, reference_of(node, context_of)
         host = HostKernel(plain)
         match work.family:

@@ -116,12 +116,7 @@ def loads(call: Call, position: int) -> bool:
 # --- templates ---------------------------------------------------------------------------------------------------------
 
 
-_MAKERS: dict[str, Callable[..., Template]] = {
-    **ATTENTION_MAKERS,
-    **COPY_MAKERS,
-    **IMAGE_MAKERS,
-    **ROW_MAKERS,
-}
+_MAKERS: dict[str, Callable[..., Template]] = {**ATTENTION_MAKERS, **COPY_MAKERS, **IMAGE_MAKERS, **ROW_MAKERS}
 
 
 def template_of(

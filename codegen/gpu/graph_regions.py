@@ -145,8 +145,7 @@ class GraphRegion:
 
     def _one_by_one(self, inputs: Sequence[Any]) -> list[Any]:
         if self._fed:
-            device = self.device
-            inputs = [received(device, x) if i in self._fed else x for i, x in enumerate(inputs)]
+            inputs = [received(self.device, x) if i in self._fed else x for i, x in enumerate(inputs)]
         return self._run.one_by_one(inputs, NotCapturableError)
 
     # --- graphs ----------------------------------------------------------------------------------------------------
@@ -167,15 +166,13 @@ class GraphRegion:
                 updated = device.updates
             if any(twin is x for twin in twins.values() for x in (*updated, *outputs)):
                 raise NotCapturableError("a variable whose value is with the host is changed, or given to others")
-            changed = sorted(
-                [i for i, x in states.items() if any(x is state for state in updated)], key=lambda i: states[i].name
-            )
+            changed = [i for i, x in states.items() if any(x is state for state in updated)]
+            changed.sort(key=lambda i: states[i].name)
             if len({states[i].name for i in changed}) < len(changed):
                 raise NotCapturableError("an update of two variables of one name")
         except (NotCapturableError, CudaError, NodeError, ResourceExhaustedError) as e:
-            logger.info(
-                "the launches up to %s are not captured as a CUDA graph: %s", self._run.calls[-1].node, e.__cause__ or e
-            )
+            last, why = self._run.calls[-1].node, e.__cause__ or e
+            logger.info("the launches up to %s are not captured as a CUDA graph: %s", last, why)
             return None
         finally:
             device.updates = None
@@ -189,9 +186,8 @@ class GraphRegion:
         out = {}
         for i, x in enumerate(inputs):
             value: Any = x._value if type(x) is VariableState else x
-            is_hosts = isinstance(
-                value, (np.ndarray, np.generic)
-            )  # a variable that is being changed has none for a moment
+            # A variable that is being changed has no value for a moment.
+            is_hosts = isinstance(value, (np.ndarray, np.generic))
             if self._is_copied_in(i, value) if is_hosts else type(x) is DeviceArray:
                 out[i] = self.device.empty(value.shape, value.dtype, "an input of a graph")
         return out
@@ -270,15 +266,13 @@ _TAKEN = _WITHOUT_WORK | HANDLES | {TO_DEVICE}
 
 
 def _is_taken(call: Call) -> bool:
-    """Whether a call may be part of a region."""
     return family_of(call) in HARMLESS or call.op in _TAKEN or family_of(call) == ASSIGNMENTS_IN_PLACE
 
 
 def _may_wait(run: Sequence[Call], call: Call) -> bool:
     """Whether a call may move before a run, which so far only looks up variables and copies values that the call does not use."""
-    return all(c.op in HANDLES or c.op == TO_DEVICE for c in run) and not any(
-        set(c.outputs).intersection((*call.inputs, *call.outputs, *call.frees)) for c in run
-    )
+    used = {*call.inputs, *call.outputs, *call.frees}
+    return all((c.op in HANDLES or c.op == TO_DEVICE) and used.isdisjoint(c.outputs) for c in run)
 
 
 def _is_array(slot: int, calls: Sequence[Call], outputs: Sequence[int]) -> bool:

@@ -118,7 +118,6 @@ class _Gathering:
         self.made.update(call.outputs)
 
     def emit(self) -> None:
-        """Appends the pending updates as one call."""
         pending, self.pending, self.rule = self.pending, [], None
         self.needed, self.changed, self.made = set(), set(), set()
         if len(pending) < 2:
@@ -164,7 +163,11 @@ class MultiTensorUpdate(GpuKernel):
         lengths = tuple([x.size for x in arrays[self.gradient - places :: own - places]])
         run = self._runs.get(lengths)
         if run is None:
-            run = self._runs[lengths] = self._prepared_for(lengths)
+            choice = updates_choice(self.loops, lengths)
+            names = [f"in{i}_{k}" for k in range(len(begins)) for i in range(places)]
+            names += [f"in{i}_{k}" for k in range(len(begins)) for i in range(places, own)]
+            names += [f"out{i}_{k}" for k in range(len(begins)) for i in range(places)]
+            run = self._runs[lengths] = loaded(device, choice.candidates[0], names, choice.sizes)
         with mutable_values(device, states, whole=True) as (old, new):
             run([*old, *[x.pointer for x in arrays], *new], self.label)
         return self._result([inputs[i] if u.is_ref else () for u, i in zip(self.updates, begins, strict=True)])
@@ -181,14 +184,6 @@ class MultiTensorUpdate(GpuKernel):
     def _result(self, results: Sequence[Any]) -> Any:
         made = [r for u, r in zip(self.updates, results, strict=True) if u.is_ref]
         return made[0] if len(made) == 1 else tuple(made)
-
-    def _prepared_for(self, lengths: tuple[int, ...]) -> LoadedRoutine:
-        """The same, loaded."""
-        sets, places, own = range(len(lengths)), range(self.places), range(self.own)
-        names = [f"in{i}_{k}" for k in sets for i in places] + [f"in{i}_{k}" for k in sets for i in own[self.places :]]
-        names += [f"out{i}_{k}" for k in sets for i in places]
-        choice = updates_choice(self.loops, lengths)
-        return loaded(self.device, choice.candidates[0], names, choice.sizes)
 
 
 # --- the kernel ------------------------------------------------------------------------------------------------------

@@ -201,10 +201,8 @@ class GpuKernel:
         if setting("DOVETAIL_PASSES"):
             sizes = ", ".join(f"{n}={v}" for n, v in choice.sizes.items())
             logger.warning("%s for %s: %s, of %d candidates", self.label, sizes, measured[best], len(choice.candidates))
-        others: list[Callable[[], Callable[..., None]]] = [
-            partial(load, c) for c in choice.candidates if c is not measured[best]
-        ]
-        return _Ready(runs[best], choice.outputs, others)
+        others = [c for c in choice.candidates if c is not measured[best]]
+        return _Ready(runs[best], choice.outputs, [partial(load, c) for c in others])
 
     def _left_out(self, failure: Exception) -> Exception:
         """Log that a candidate failed so, and give its error back; raise it if no other candidate may run."""

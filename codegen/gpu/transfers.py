@@ -53,13 +53,9 @@ def start(value: Any, destination: str, lends: Lends | None) -> Any:
         value = value.read()
     if type(value) is not DeviceArray or not value.nbytes:
         return to_host(value)
-    is_lent = (
-        lends is not None
-        and value.nbytes >= GPU_SMALLEST_LEASE
-        and "/device:GPU:" in destination
-        and lends(destination)
-    )
-    return (outgoing(value, destination) if is_lent else None) or value.device.coming_to_host(value)
+    may_lend = value.nbytes >= GPU_SMALLEST_LEASE and "/device:GPU:" in destination
+    lease = outgoing(value, destination) if may_lend and lends and lends(destination) else None
+    return lease or value.device.coming_to_host(value)
 
 
 TO_HOST = Builtin(to_host)

@@ -130,12 +130,9 @@ def all_unshared(states: Sequence[VariableState]) -> bool:
     """Whether only these variables refer to their values and the values' memory."""
     for state in states:
         owner: Any = state
-        if (
-            getrefcount(owner._value) != ONLY_ATTRIBUTE
-            or type(owner._value) is not DeviceArray
-            or getrefcount(owner._value._owner) != ONLY_ATTRIBUTE
-            or type(owner._value._owner) is not Block
-        ):
+        if getrefcount(owner._value) != ONLY_ATTRIBUTE or type(owner._value) is not DeviceArray:
+            return False
+        if getrefcount(owner._value._owner) != ONLY_ATTRIBUTE or type(owner._value._owner) is not Block:
             return False
     return True
 

@@ -146,14 +146,9 @@ class Pool:
         """
         size = rounded(count)
         graph_memory = self.graph_memory
-        if graph_memory is not None and graph_memory.thread == threading.get_ident():
-            return self._of_graph(graph_memory, size, label, home, filled or home != COMPUTE)
-        return self._block(size, label, home)
-
-    def _of_graph(
-        self, graph_memory: GraphMemory, size: int, label: str, home: int, filled: bool
-    ) -> tuple[Block | GraphBlock, Any]:
-        """A block of a graph's memory."""
+        if graph_memory is None or graph_memory.thread != threading.get_ident():
+            return self._block(size, label, home)
+        filled = filled or home != COMPUTE
         again = None if filled else graph_memory.reuse(size)
         if again is not None:
             return again, None

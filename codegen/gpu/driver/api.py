@@ -14,6 +14,7 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,6 @@ The process cannot use the GPU any more."""
 
 _found: Any = None
 _process = 0  # that found it
-_count: int | None = None
 
 
 class CudaError(Exception):
@@ -71,8 +71,9 @@ def bindings() -> Any:
 
 def use(stand_in: Any) -> Any:
     """Replace the bindings (None: import the real ones again); returns the previous ones."""
-    global _found, _count, _process
-    before, _found, _count, _process = _found, stand_in, None, os.getpid()
+    global _found, _process
+    before, _found, _process = _found, stand_in, os.getpid()
+    gpu_count.cache_clear()
     return before
 
 
@@ -110,15 +111,9 @@ def error(code: int) -> CudaError:
     return CudaError(code, text)
 
 
+@cache
 def gpu_count() -> int:
     """How many GPUs this process can use; 0 where there is no driver, or no bindings. Found once."""
-    global _count
-    if _count is None:
-        _count = _counted()
-    return _count
-
-
-def _counted() -> int:
     if _found is None:
         if not any(Path(sign).exists() for sign in _DRIVER_FILES):
             return 0

@@ -174,7 +174,8 @@ class _Buffers:
         """An idle buffer; it returns to the pool with its last reference."""
         while True:
             if len(self.free) < self.least:
-                self._more()
+                begin = int(check(bindings().cuMemHostAlloc(GPU_COPY_PIECE, _PORTABLE)))  # it stays
+                self.free.extendleft((begin + at, None) for at in range(0, GPU_COPY_PIECE, self.size))
             try:
                 address, event = self.free.popleft()
             except IndexError:  # another thread was faster
@@ -182,10 +183,6 @@ class _Buffers:
             if event is not None:
                 event.synchronize()
             return _Buffer(address, self.free)
-
-    def _more(self) -> None:
-        begin = int(check(bindings().cuMemHostAlloc(GPU_COPY_PIECE, _PORTABLE)))  # it stays
-        self.free.extendleft((begin + at, None) for at in range(0, GPU_COPY_PIECE, self.size))
 
 
 @dataclass(eq=False, slots=True)

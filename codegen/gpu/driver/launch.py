@@ -116,10 +116,7 @@ class LoadedRoutine:
         sizes: Mapping[str, int],
     ) -> None:
         self.device = device
-        names = list(names)
-        names += [s.name for s in routine.scratch]
-        names += sizes
-        at = {name: i for i, name in enumerate(names)}
+        at = {name: i for i, name in enumerate([*names, *(s.name for s in routine.scratch), *sizes])}
         self._sizes = tuple(sizes.values())
         self._scratch = tuple(max(s.bytes(sizes), 1) for s in routine.scratch)
         launches = []

@@ -172,7 +172,6 @@ def functions(text: str) -> str:
 
 @cache
 def _functions() -> dict[str, str]:
-    """Name -> text."""
     found: dict[str, str] = {}
     for path in sorted((Path(__file__).parents[2] / "vecmath").glob("*.py")):
         found |= _translated(ast.parse(path.read_text(encoding="utf-8")))

@@ -52,7 +52,13 @@ def candidates(loops: LoopNest, names: Names, sizes: Sequence[int]) -> tuple[Rou
 
 def _ways(loops: LoopNest, names: Names, facts: Specialisation) -> tuple[Routine, ...]:
     whole = tuple(Routine((k,)) for k in _kernels(loops, names, facts))
-    return whole if facts.splits == 1 else (_in_steps(loops, names, facts), *whole[: facts.splits <= FEW_PIECES])
+    if facts.splits == 1:
+        return whole
+    steps = _Steps(loops, names, facts)  # few and long rows: cut into pieces
+    for each in loops.passes():
+        steps.reduce(each.reductions)
+    steps.finish()
+    return (Routine(tuple(steps.launches), tuple(steps.scratch)), *whole[: facts.splits <= FEW_PIECES])
 
 
 def fused(loops: LoopNest, sizes: Sequence[int], elements: int = 0) -> tuple[Routine, ...]:
@@ -85,8 +91,14 @@ def one_after_another(parts: Sequence[Sequence[Launch]], scratch: Sequence[Scrat
 
 
 def _kernels(loops: LoopNest, names: Names, facts: Specialisation) -> list[Launch]:
-    """Candidates for the whole work in one kernel."""
-    return [_launch(loops, schedule, names, facts) for schedule in loop_schedules(loops, facts)]
+    types = _types_of(loops, names)
+    return [_launch(loops, schedule, names, facts, types) for schedule in loop_schedules(loops, facts)]
+
+
+def _types_of(loops: LoopNest, names: Names) -> dict[str, str]:
+    """Triton's type of each output."""
+    stored = [loops.values[s.value].dtype for s in loops.stores]
+    return {name: triton_type(t.name) for name, t in zip(names.outputs, stored, strict=True)}
 
 
 def _grid(loops: LoopNest, schedule: GpuSchedule, names: Names) -> Grid:
@@ -99,19 +111,11 @@ def _grid(loops: LoopNest, schedule: GpuSchedule, names: Names) -> Grid:
 
 
 def _launch(
-    loops: LoopNest,
-    schedule: GpuSchedule,
-    names: Names,
-    facts: Specialisation,
-    types_of: Mapping[str, str] | None = None,
+    loops: LoopNest, schedule: GpuSchedule, names: Names, facts: Specialisation, types_of: Mapping[str, str]
 ) -> Launch:
-    """A kernel and its blocks. `types_of`: each output's type; None: those of the stores."""
+    """A kernel and its blocks. `types_of`: each output's type."""
     text, constants = triton_source(loops, schedule, facts, names)
-    types = [triton_type(v.dtype.name) for v in loops.loads]
-    if types_of is None:
-        types += [triton_type(loops.values[s.value].dtype.name) for s in loops.stores]
-    else:
-        types += [types_of[name] for name in names.outputs]
+    types = [*(triton_type(v.dtype.name) for v in loops.loads), *(types_of[name] for name in names.outputs)]
     parameters = [
         Parameter(name, f"*{kind}", True) for name, kind in zip((*names.inputs, *names.outputs), types, strict=True)
     ]
@@ -126,15 +130,6 @@ def _launch(
 # --- several kernels -------------------------------------------------------------------------------------------------
 
 
-def _in_steps(loops: LoopNest, names: Names, facts: Specialisation) -> Routine:
-    """Few and long rows: cut into pieces."""
-    steps = _Steps(loops, names, facts)
-    for each in loops.passes():
-        steps.reduce(each.reductions)
-    steps.finish()
-    return Routine(tuple(steps.launches), tuple(steps.scratch))
-
-
 class _Steps:
     """Builds the launches of a routine in several steps."""
 
@@ -144,17 +139,15 @@ class _Steps:
         self.facts = facts
         self.sides = sides_of(loops)
         behind = (loops.backward_slice([s.value]) for s in loops.stores)
-        self.behind = [
-            {i for i in of if loops.values[i].op == "reduce"} for of in behind
-        ]  # reductions behind each output
+        # The reductions behind each output.
+        self.behind = [{i for i in of if loops.values[i].op == "reduce"} for of in behind]
         self.kept = tuple(names.sizes[a] for a in self.sides.y)
         self.pairs = pairs_of(loops)
         self.stored: set[int] = set()  # outputs that are done
         self.given: dict[int, str] = {}  # reductions that are done -> where their results are
         self.launches: list[Launch] = []
         self.scratch: list[Scratch] = []
-        stored = [loops.values[s.value].dtype for s in loops.stores]
-        self.types = {name: triton_type(t.name) for name, t in zip(names.outputs, stored, strict=True)}
+        self.types = _types_of(loops, names)
 
     def reduce(self, found: Sequence[int]) -> None:
         """The reductions of a pass: totals of pieces, and the reduction of the totals."""

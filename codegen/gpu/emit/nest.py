@@ -138,7 +138,6 @@ class _Body:
     # --- the body --------------------------------------------------------------------------------------------------
 
     def written(self) -> list[str]:
-        """The body's lines."""
         self.writer.lines += self.space.block_lines()
         if not self.space.is_looped:
             self.writer.lines += self.space.column_lines()
@@ -148,7 +147,6 @@ class _Body:
         return self.writer.lines
 
     def whole(self) -> None:
-        """Write a kernel whose tile has all of x."""
         for each in self.loops.passes():
             for o in (*each.outputs, *each.after):
                 self.put(o)
@@ -171,7 +169,6 @@ class _Body:
                 self.put(o)
 
     def one_pass(self, reductions: Sequence[int], outputs: Sequence[int]) -> None:
-        """Write a pass over x."""
         values = self.loops.values
         roots = [values[r].args[0] for r in reductions] + [self.loops.stores[o].value for o in outputs]
         for k in self.constant_along_x(roots):
@@ -189,10 +186,8 @@ class _Body:
             if self.is_variance(r):  # how many each element of the tile has seen: all as many, before a mask
                 self.line(f"seen{r} = tl.full({shape if scans else '()'}, 0.0, {kind})")
         for i in scans:
-            v = values[i]
-            self.line(
-                f"total{i} = tl.full({'()' if self.space.flat else '[YB, 1]'}, {start_of(v.data.kind, v.dtype)}, {type_of(v.dtype)})"
-            )
+            v, column = values[i], "()" if self.space.flat else "[YB, 1]"
+            self.line(f"total{i} = tl.full({column}, {start_of(v.data.kind, v.dtype)}, {type_of(v.dtype)})")
 
         def body() -> None:
             if self.loops.backwards:
@@ -215,9 +210,8 @@ class _Body:
             self.line("first = piece * share")
             self.line(f"last = tl.minimum(first + share, {self.space.nx})")
         if scans:
-            self.writer.nest(
-                [f"for {'back' if self.loops.backwards else 'start'} in range({first}, {last}, XB):"], body
-            )
+            name = "back" if self.loops.backwards else "start"
+            self.writer.nest([f"for {name} in range({first}, {last}, XB):"], body)
         else:
             self.full_tiles(first, last, body, [f"seen{r}" for r in reductions if self.is_variance(r)], shape)
         totals: list[str] = []
@@ -313,9 +307,6 @@ class _Body:
 
     def constant_along_x(self, numbers: Iterable[int]) -> list[int]:
         """The values that these need and that do not vary along x, so that they are computed once, before a loop."""
-        found = self.loops.backward_slice(numbers, lambda i: not self.space.varies_along_x(i))
-        return [
-            i
-            for i in found
-            if not self.space.varies_along_x(i) and self.loops.values[i].op not in ("constant", "reduce")
-        ]
+        values, varies = self.loops.values, self.space.varies_along_x
+        found = self.loops.backward_slice(numbers, lambda i: not varies(i))
+        return [i for i in found if not varies(i) and values[i].op not in ("constant", "reduce")]

@@ -241,10 +241,8 @@ class TileValues:
         reverse = ", reverse=True" if how.reverse else ""
         if how.exclusive:
             neutral = f"tl.full({shape}, {start}, {kind})"
-            self.writer.line(
-                f"all{number}, before{number} = "
-                f"tl.associative_scan(({x}, {neutral}), {axis}, {function}_before{reverse})"
-            )
+            both = f"tl.associative_scan(({x}, {neutral}), {axis}, {function}_before{reverse})"
+            self.writer.line(f"all{number}, before{number} = {both}")
             out = f"before{number}"
         else:
             out = f"tl.associative_scan({x}, {axis}, {function}{reverse})"

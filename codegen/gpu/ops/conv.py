@@ -26,8 +26,7 @@ def convolutions(which: str, edge: TileLoops | None = None) -> Callable[..., Tem
 
     def maker(node: Node, *, tf32: bool = False) -> Template:
         dtype, data_format = node.outputs[0].dtype.base, layout(node.attrs)
-        options: dict[str, Any] = {"data_format": data_format, "tf32": tf32}
-        options |= {} if edge is None else {"epilogue": edge}
+        options: dict[str, Any] = {"data_format": data_format, "tf32": tf32, "epilogue": edge}
         # ValueError for attributes that no window has, or a type that no kernel has.
         some = window_of(node.attrs, (1, 1))
         convolution(dtype, some, which, **options)

@@ -91,9 +91,8 @@ def _taken(position: int, looked: tuple[int, ...]) -> Callable[[Node], Template]
     def rule(node: Node, shapes: Sequence[Shape], others: Sequence[Any]) -> Boxes | None:
         if 0 in shapes[0]:
             return None
-        values = [
-            np.asarray(o[0] if node.inputs[i].dims == () else o, np.int64) for i, o in zip(looked, others, strict=True)
-        ]
+        given = zip(looked, others, strict=True)
+        values = [np.asarray(o[0] if node.inputs[i].dims == () else o, np.int64) for i, o in given]
         before = [v for i, v in zip(looked, values, strict=True) if i < position]
         after = [v for i, v in zip(looked, values, strict=True) if i > position]
         views = _views(node.type, node.opdef.kernel_attrs(node.attrs), shapes[0], before, after)

@@ -57,14 +57,12 @@ def product_template(
         before = [*narrow_a, *narrow_b]
 
     def routines(known: Mapping[str, int]) -> Sequence[Routine]:
-        """Ways to cut the product, for sizes of which these facts hold."""
         return matmul(
             a, b, target=target, transpose_a=transpose_a, transpose_b=transpose_b, batched=batched,
             prologue_a=before[0], prologue_b=before[1], epilogue=behind, tf32=tf32, known=known,
         )[:_MOST_CANDIDATES]  # fmt: skip
 
     def choose(shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
-        """Tiles for these sizes."""
         stacks = [s[:-2] for s in shapes]
         counts = [math.prod(s) for s in stacks]
         if stacks[0] != stacks[1] and (1 not in counts or any(edges[:2])):

@@ -115,14 +115,12 @@ class _Attention:
     # --- routines ----------------------------------------------------------------------------------------------------
 
     def forward(self, b: GpuProductSchedule) -> Routine:
-        """The forward kernel."""
         launch = self.forward_kernel(b)
         if not self.turned:
             return Routine((launch,))
         return Routine((self.turn("in1", "scratch0", "keys"), launch), (self.scratch("scratch0", "keys"),))
 
     def backward(self, b: GpuProductSchedule) -> Routine:
-        """The three backward kernels."""
         launches = self.delta_kernel(), self.keys_kernel(b), self.queries_kernel(b)
         delta = Scratch("scratch0", "fp32", (Count(_ROWS),))
         if not self.turned:
@@ -134,9 +132,8 @@ class _Attention:
 
     def scratch(self, name: str, length: str) -> Scratch:
         """Memory for an operand that is turned: its positions side by side, rows of them at multiples of 16."""
-        return Scratch(
-            name, "fp32", (Count(("batch", "heads")), Count((), times=self.size), Count((length,), _EVEN, _EVEN))
-        )
+        count = Count(("batch", "heads")), Count((), times=self.size), Count((length,), _EVEN, _EVEN)
+        return Scratch(name, "fp32", count)
 
     def turn(self, source: str, to: str, length: str) -> Launch:
         """From [batch, heads, length, SIZE] to [batch, heads, SIZE, length], as far as the next multiple of 16."""
@@ -164,10 +161,8 @@ class _Attention:
         if mask and self.mask is not None:
             out.append(Parameter(mask, "*" + triton_type(self.mask.name), True))
             aligned = self.known.get("keys", 1) % 16 == 0
-            strides = [
-                Parameter(n, "i32" if n == "mask_row" else "i64", aligned)
-                for n in ("mask_batch", "mask_head", "mask_row")
-            ]
+            types = {"mask_batch": "i64", "mask_head": "i64", "mask_row": "i32"}
+            strides = [Parameter(n, t, aligned) for n, t in types.items()]
         return (*out, *(Parameter(n, "i32", self.known.get(n, 1) % 16 == 0) for n in sizes), *strides)
 
     def start(self, length: str, position: str) -> str:
@@ -178,25 +173,17 @@ class _Attention:
         """Offset of a head's first number in what is turned, in int64."""
         return f"(image * heads + head) * SIZE * {_line(length)}"
 
-    def turned_tile(self, name: str, at: str, positions: str, bound: str, length: str) -> str:
-        """Load a tile of what is turned: [PADDED, positions]."""
-        masks = [f"{bound}[None, :]"] if bound else []
-        masks += ["(columns < SIZE)[:, None]"] if self.padded != self.size else []
-        mask = f", mask={' & '.join(masks)}, other=0.0" if masks else ""
-        return f"{name} = tl.load({at} + columns[:, None] * {_line(length)} + {positions}[None, :]{mask})"
-
     def tile(self, block: str) -> str:
         """Offsets of a block of positions, [block, PADDED]."""
         return f"tl.arange(0, {block})[:, None] * SIZE + columns[None, :]"
 
-    def inner(self, bound: str) -> str:
-        """`, mask=...` of a tile whose positions are inside where `bound` holds; empty text: all are."""
-        masks = [f"{bound}[:, None]"] if bound else []
-        masks += ["(columns < SIZE)[None, :]"] if self.padded != self.size else []
+    def inner(self, bound: str, down: str = "[:, None]", across: str = "[None, :]") -> str:
+        """`, mask=...` of a tile of positions (`down`) and columns (`across`). Positions are inside where `bound` holds; empty: all are."""
+        masks = [f"{bound}{down}"] if bound else []
+        masks += [f"(columns < SIZE){across}"] if self.padded != self.size else []
         return f", mask={' & '.join(masks)}, other=0.0" if masks else ""
 
     def dot(self, a: str, b: str, total: str = "") -> str:
-        """A product of tiles."""
         return dot(a, b, total, self.dtype, self.tf32)
 
     def upright(
@@ -207,10 +194,11 @@ class _Attention:
         tile = f"{name} = tl.load({at} + {offsets}{self.inner(bound)})"
         if not self.turned:
             return [tile, f"{name}_across = tl.trans({name})"]
-        return [*([tile] if again else []), self.turned_tile(f"{name}_across", turned, positions, bound, length)]
+        where = f"{turned} + columns[:, None] * {_line(length)} + {positions}[None, :]"
+        mask = self.inner(bound, "[None, :]", "[:, None]")
+        return [*([tile] if again else []), f"{name}_across = tl.load({where}{mask})"]
 
     def rounded(self, name: str) -> str:
-        """Probabilities as operands of a product."""
         return name if self.dtype is float32 else f"{name}.to({stored_as(self.dtype)})"
 
     @property
@@ -398,8 +386,6 @@ class _Attention:
         return self.kernel("attention_keys", b, "keys", text, arrays, "in6")
 
     def queries_kernel(self, b: GpuProductSchedule) -> Launch:
-        """Gradients of a block of queries."""
-
         def body(masked: bool) -> list[str]:
             bound = "(below < keys - start)" if masked else ""
             return [

@@ -36,6 +36,7 @@ from .text import Constants, EpilogueWriter, TilePosition, address, dot, inside,
 
 IMAGE = ("images", "height", "width", "channels")
 WINDOW = ("rows", "columns", "top", "left")
+_PIXELS, _POSITIONS = ("height", "width", "channels"), ("rows", "columns", "filters")
 
 
 _FEW_CHANNELS = 16  # below that, a tap's channels do not fill a step
@@ -116,7 +117,6 @@ class _Convolution:
         return (n, c, h, w) if self.channels_first else (n, h, w, c)
 
     def dot(self) -> str:
-        """One step of the product."""
         return f"total = {dot('a', 'b', 'total', self.dtype, self.tf32)}"
 
     def kernel(
@@ -157,10 +157,9 @@ class _Convolution:
 
     def forward(self, t: GpuProductSchedule) -> Routine:
         """One kernel: positions down, filters across."""
-        image, result = ("height", "width", "channels"), ("rows", "columns", "filters")
         few = self.known.get("channels", _FEW_CHANNELS) < _FEW_CHANNELS
         epilogue = EpilogueWriter(self.epilogue, 2)
-        place = self.place(result, "row", "column", "(position < count)[:, None]")
+        place = self.place(_POSITIONS, "row", "column", "(position < count)[:, None]")
         body = lines(
             "wide = tl.cdiv(filters, BN)",
             "count = images * rows * columns",
@@ -172,7 +171,7 @@ class _Convolution:
             "column = position % columns",
             "h = row * SH - top",
             "w = column * SW - left",
-            f"x_at = in0 + {self.offset(image, 'image', 'h', 'w', '0')}",
+            f"x_at = in0 + {self.offset(_PIXELS, 'image', 'h', 'w', '0')}",
             f"total = tl.zeros([BM, BN], {stored_as(added(self.dtype))})",
             self.along_few_channels() if few else self.along_taps(),
             epilogue.store("total", place),
@@ -181,7 +180,6 @@ class _Convolution:
         return Routine((self.kernel("convolution", t, grid, body, epilogue),))
 
     def along_taps(self) -> str:
-        """The loop over taps and blocks of channels."""
         pixel, channel = ("1", "height * width") if self.channels_first else ("channels", "1")
         return lines(
             "blocks = tl.cdiv(channels, BK)",
@@ -227,10 +225,9 @@ class _Convolution:
 
     def input(self, t: GpuProductSchedule) -> Routine:
         """One kernel: pixels of one phase down, channels across. Each phase is a row of the grid."""
-        image, result = ("height", "width", "channels"), ("rows", "columns", "filters")
         pixel, channel = ("1", "rows * columns") if self.channels_first else ("filters", "1")
         epilogue = EpilogueWriter(self.epilogue, 2)
-        place = self.place(image, "h", "w", "pixels[:, None]")
+        place = self.place(_PIXELS, "h", "w", "pixels[:, None]")
         (every_h, apart_h), (every_w, apart_w) = map(self.every, range(2))
         body = lines(
             "wide = tl.cdiv(channels, BN)",
@@ -248,7 +245,7 @@ class _Convolution:
             "# where the first of these taps sees the pixel from; the next ones are BACK positions before",
             "row = (h + top - first_h * DH) // SH",
             "column = (w + left - first_w * DW) // SW",
-            f"dy_at = in1 + {self.offset(result, 'image', 'row', 'column', '0')}",
+            f"dy_at = in1 + {self.offset(_POSITIONS, 'image', 'row', 'column', '0')}",
             "blocks = tl.cdiv(filters, BK)",
             f"total = tl.zeros([BM, BN], {stored_as(added(self.dtype))})",
             inside(
@@ -297,7 +294,6 @@ class _Convolution:
 
     def filter_kernel(self, t: GpuProductSchedule, grid: Grid) -> Launch:
         """Channels of one tap down, filters across, along the positions."""
-        image, result = ("height", "width", "channels"), ("rows", "columns", "filters")
         channel = "height * width" if self.channels_first else "1"
         start = "scratch0 + tl.program_id(1).to(tl.int64) * (channels * filters * KH * KW)" if t.splits > 1 else "out0"
         value = "total" if t.splits > 1 else f"total.to({stored_as(self.dtype)})"
@@ -323,10 +319,10 @@ class _Convolution:
                 "h = row * SH - top + i",
                 "w = column * SW - left + j",
                 "seen = (position < count) & (h >= 0) & (h < height) & (w >= 0) & (w < width)",
-                f"x_at = in0 + {self.offset(image, 'image', 'h', 'w', '0')}",
+                f"x_at = in0 + {self.offset(_PIXELS, 'image', 'h', 'w', '0')}",
                 f"a_at = x_at[None, :] + (channel * {channel})[:, None]",
                 "a = tl.load(a_at, mask=seen[None, :] & (channel < channels)[:, None], other=0.0)",
-                f"b_at = in1 + {self.offset(result, 'image[:, None]', 'row[:, None]', 'column[:, None]', 'across[None, :]')}",
+                f"b_at = in1 + {self.offset(_POSITIONS, 'image[:, None]', 'row[:, None]', 'column[:, None]', 'across[None, :]')}",
                 "b = tl.load(b_at, mask=(position < count)[:, None] & (across < filters)[None, :], other=0.0)",
                 self.dot(),
             ),

@@ -33,7 +33,7 @@ from ...target import GPU_FLOAT8_SUMS, Target
 from ..emit.expr import stored_as
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, triton_type
 from ..schedule import TURNED, can_describe, product_schedules
-from .text import Constants, EpilogueWriter, TilePosition, dot, inside, lines, make_launch, parts_added
+from .text import Constants, EpilogueWriter, TilePosition, address, dot, inside, lines, make_launch, parts_added
 
 _LONG = 1 << 23  # a row this long, times a position in a tile, may not fit 32 bits
 
@@ -116,10 +116,8 @@ def added(dtype: DType) -> DType:
 
 
 def _check(left: DType, right: DType, target: Target) -> None:
-    names = {left.name, right.name}
-    if names - {"float8_e4m3fn", "float8_e5m2"} and (
-        len(names) > 1 or not names <= {"float32", "float64", "float16", "bfloat16"}
-    ):
+    is_one_type = left is right and left.name in ("float32", "float64", "float16", "bfloat16")
+    if not is_one_type and {left.name, right.name} - {"float8_e4m3fn", "float8_e5m2"}:
         raise ValueError(f"no kernel multiplies {left.name} with {right.name}")
     if left.size == 1 and not target.has_float8:
         raise ValueError(f"{target} has no products of {left.name}")
@@ -140,7 +138,6 @@ class _Product:
     operands: tuple[str, str] = ("in0", "in1")  # where they are
 
     def routine(self, tile: GpuProductSchedule) -> Routine:
-        """The kernels for one way to cut."""
         if tile.straight:
             rest = replace(self, transposed=(self.transposed[0], False), operands=("in0", "scratch1"))
             made = rest.routine(replace(tile, straight=False))
@@ -173,11 +170,9 @@ class _Product:
             f"tl.store(scratch1 + {matrix}inner[:, None].to(tl.int64) * n + columns[None, :], tl.trans(tile),",
             "         mask=(inner < k)[:, None] & (columns < n)[None, :])",
         )
-        pointer = "*" + triton_type(self.stored[1].name)
-        parameters = (
-            *(Parameter(name, pointer, True) for name in ("in1", "scratch1")),
-            *self.sizes("n", "k", "b_step"),
-        )
+        kind = address(self.stored[1])
+        arrays = Parameter("in1", kind, True), Parameter("scratch1", kind, True)
+        parameters = (*arrays, *self.sizes("n", "k", "b_step"))
         blocks = (Count(("n",), TURNED), Count(("k",), TURNED), Count(("batch",)) if self.batched else Count(()))
         schedule = GpuSchedule(TURNED, TURNED)
         return make_launch("matmul_turned", text, parameters, (("BLOCK", TURNED),), Grid(blocks), schedule)
@@ -193,17 +188,14 @@ class _Product:
         return any(self.known.get(n, 1) % 16 == 0 for n in inner)
 
     def place(self) -> TilePosition:
-        """Where the result's tile lies."""
         masks = ("(rows < m)[:, None]", "(columns < n)[None, :]")
         return self.stacked(("rows[:, None]", "columns[None, :]"), ("m", "n"), masks)
 
     def stacked(self, index: tuple[str, str], sizes: tuple[str, str], masks: tuple[str, str]) -> TilePosition:
         """A place in a matrix, or in one matrix of a stack."""
-        return (
-            TilePosition(("matrix", *index), ("batch", *sizes), ("", *masks))
-            if self.batched
-            else TilePosition(index, sizes, masks)
-        )
+        if not self.batched:
+            return TilePosition(index, sizes, masks)
+        return TilePosition(("matrix", *index), ("batch", *sizes), ("", *masks))
 
     def product(self, tile: GpuProductSchedule, grid: Grid) -> Launch:
         """The kernel that multiplies, and ends with the epilogue unless sums of several programs are still to be added."""
@@ -220,17 +212,14 @@ class _Product:
         if tile.splits > 1:
             offset = "(rows[:, None] * n + columns[None, :])"
             start = f"{'(' if self.batched else ''}tl.program_id(1).to(tl.int64){' * batch + matrix)' if self.batched else ''} * m * n"
-            ending = [
-                f"tl.store(scratch0 + {start} + {offset}, total, mask=(rows < m)[:, None] & (columns < n)[None, :])"
-            ]
-            outputs: tuple[Parameter, ...] = (
-                Parameter("scratch0", "*" + triton_type(added(self.multiplied[0]).name), True),
-            )
+            mask = "(rows < m)[:, None] & (columns < n)[None, :]"
+            ending = [f"tl.store(scratch0 + {start} + {offset}, total, mask={mask})"]
+            outputs: tuple[Parameter, ...] = (Parameter("scratch0", address(added(self.multiplied[0])), True),)
         else:
             ending = self.described_store(epilogue) if tile.programs else epilogue.store("total", self.place())
             outputs = (*epilogue.parameters, *epilogue.results())
         parameters = (
-            *(Parameter(n, "*" + triton_type(d.name), True) for n, d in zip(self.operands, self.stored, strict=True)),
+            *(Parameter(n, address(d), True) for n, d in zip(self.operands, self.stored, strict=True)),
             *(p for w in prologues for p in w.parameters),
             *outputs,
             *self.sizes("m", "n", "k", "a_step", "b_step", *(["batch"] if tile.splits > 1 else [])),
@@ -262,21 +251,16 @@ class _Product:
             constants += (("PROGRAMS", tile.programs),)
             loop = "for turn in tl.range(0, tl.cdiv(tiles_m * tiles_n - tl.program_id(0), PROGRAMS), flatten=True):"
             before = [*_COUNTED, *self.descriptions(), *self.described_output(epilogue)]
-            body = lines(
-                before, inside(loop, "number = tl.program_id(0) + turn * PROGRAMS", self.numbering(), *make_tile)
-            )
+            number = "number = tl.program_id(0) + turn * PROGRAMS"
+            body = lines(before, inside(loop, number, self.numbering(), *make_tile))
         else:
             body = lines(*start_tile, *make_tile)
         return make_launch(name, body, parameters, constants, grid, tile)
 
     def numbering(self) -> list[str]:
-        """The lines that compute the tile's number."""
+        matrix = ["matrix = (number // (tiles_m * tiles_n)).to(tl.int64)", "number %= tiles_m * tiles_n"]
         return [
-            *(
-                ["matrix = (number // (tiles_m * tiles_n)).to(tl.int64)", "number %= tiles_m * tiles_n"]
-                if self.batched
-                else []
-            ),
+            *(matrix if self.batched else []),
             "# tiles in groups of GROUP rows: programs that run together share operands in L2",
             "first = number // (GROUP * tiles_n) * GROUP",
             "high = tl.minimum(tiles_m - first, GROUP)",
@@ -292,6 +276,7 @@ class _Product:
         """The lines that compute the addresses of the first tiles."""
         out = ["inner = tl.arange(0, BK)", "below = tl.arange(0, BM)", "beside = tl.arange(0, BN)"]
         a_stack, b_stack = ("matrix * a_step + ", "matrix * b_step + ") if self.batched else ("", "")
+        _, b = self.operands
         if self.transposed[0]:
             out.append(f"a_tile = in0 + {a_stack}tile_m * BM + below[:, None] + {self.far('inner[None, :]', 'm')} * m")
         else:
@@ -299,13 +284,10 @@ class _Product:
             out.append(f"a_tile = in0 + {start} + {self.far('below[:, None]', 'k')} * k + inner[None, :]")
         if self.transposed[1]:
             start = f"{b_stack}tile_n.to(tl.int64) * BN * k"
-            out.append(
-                f"b_tile = {self.operands[1]} + {start} + inner[:, None] + {self.far('beside[None, :]', 'k')} * k"
-            )
+            out.append(f"b_tile = {b} + {start} + inner[:, None] + {self.far('beside[None, :]', 'k')} * k")
         else:
-            out.append(
-                f"b_tile = {self.operands[1]} + {b_stack}tile_n * BN + {self.far('inner[:, None]', 'n')} * n + beside[None, :]"
-            )
+            rows = self.far("inner[:, None]", "n")
+            out.append(f"b_tile = {b} + {b_stack}tile_n * BN + {rows} * n + beside[None, :]")
         return out
 
     def far(self, positions: str, size: str) -> str:
@@ -313,7 +295,6 @@ class _Product:
         return positions if self.known.get(size, _LONG) < _LONG else f"{positions}.to(tl.int64)"
 
     def next_step(self) -> list[str]:
-        """The lines that advance the addresses to the next step."""
         strides = [f"{s}.to(tl.int64) * BK" if s else "BK" for s in self.inner_strides()]
         return [f"{name}_tile += {stride}" for name, stride in zip("ab", strides, strict=True)]
 

@@ -97,9 +97,8 @@ def long_sort(dtype: DType) -> Routine:
     launches = [_launch("keys", make_keys, arguments(arrays, "length"), _BLOCK, _ROW, elements)]
     parameters, constants = arguments({"scratch4": "*i32"}, "length"), (*_BLOCK, ("XB", 2048))
     totals = _launch("totals", _TOTALS, parameters, constants, _EACH, GpuSchedule(1, 2048))
-    following = _launch(
-        "following", _NEXT, arguments({"scratch5": "*i32"}), (), Grid((Count(()),)), GpuSchedule(1, 1, 1)
-    )
+    once = Grid((Count(()),))
+    following = _launch("following", _NEXT, arguments({"scratch5": "*i32"}), (), once, GpuSchedule(1, 1, 1))
     ways: list[tuple[Launch, ...]] = []
     for old, new in ((there, other), (other, there)):
         (keys, places), (new_keys, new_places) = old, new
@@ -111,9 +110,8 @@ def long_sort(dtype: DType) -> Routine:
         ways.append((count, totals, moved, following))
     for number in range(bits // 4):
         launches += ways[number % 2]
-    parameters = arguments(
-        {"in0": address(dtype), "scratch1": "*i32", "out0": address(dtype), "out1": "*i32"}, "length", "k"
-    )
+    arrays = {"in0": address(dtype), "scratch1": "*i32", "out0": address(dtype), "out1": "*i32"}
+    parameters = arguments(arrays, "length", "k")
     take = Grid((Count(("before",)), Count(("k",), GPU_BLOCK_ELEMENTS)))
     launches.append(_launch("take", _TAKE, parameters, _BLOCK, take, elements))
     every = (Count(("before",)), Count(("length",)))

@@ -244,22 +244,19 @@ def _in_turn(
 ) -> Launch:
     """The kernel in which owners go through all occurrences of their rows. `start`: what these begin with; empty: what is there."""
     across = min(GPU_BLOCK_ELEMENTS, max(32, min(256, 1 << max(after - 1, 0).bit_length())))
+    computed = type_of(dtype)
     body = _IN_TURN.format(
         coordinates=coordinates,
         update=f"{updates} + (row + column) * 0" if single else f"{updates} + row * after + column",
-        value=f"tl.full([XB], {start}, {type_of(dtype)})"
-        if start
-        else f"tl.load(here, mask=inside, other=1).to({type_of(dtype)})",
-        kind=type_of(dtype),
+        value=f"tl.full([XB], {start}, {computed})" if start else f"tl.load(here, mask=inside, other=1).to({computed})",
+        kind=computed,
         name=dtype.name,
     )
     arrays = {coordinates: address(index), updates: address(dtype), "scratch0": "*i32", "scratch1": "*i32"}
     parameters = arguments(arrays | {"out0": address(dtype)}, "rows", "after", "count")
     grid = Grid((Count(("after",), across), Count(("count",))))
-    constants, own = (("XB", across), ("PIECE", 512)), _combined(kind, dtype)
-    return make_launch(
-        f"scatter_{kind}", body, parameters, constants, grid, GpuSchedule(1, across), own=own, contract=False
-    )
+    constants, own, schedule = (("XB", across), ("PIECE", 512)), _combined(kind, dtype), GpuSchedule(1, across)
+    return make_launch(f"scatter_{kind}", body, parameters, constants, grid, schedule, own=own, contract=False)
 
 
 _COMBINED = {"add": "a + b", "sub": "a - b", "mul": "a * b", "div": "", "min": "", "max": ""}

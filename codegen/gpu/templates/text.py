@@ -45,10 +45,8 @@ def make_launch(
 
 def dot(a: str, b: str, total: str, dtype: DType, tf32: bool, more: str = "") -> str:
     """A product of tiles of one type, added to `total` (empty: alone), in float32 or wider. `tf32`: of 10 bits of float32 factors."""
-    accuracy = {float32: f', input_precision="{"tf32" if tf32 else "ieee"}"', float64: ", out_dtype=tl.float64"}.get(
-        dtype, more
-    )
-    return f"tl.dot({a}, {b}{', ' + total if total else ''}{accuracy})"
+    options = {float32: f', input_precision="{"tf32" if tf32 else "ieee"}"', float64: ", out_dtype=tl.float64"}
+    return f"tl.dot({a}, {b}{', ' + total if total else ''}{options.get(dtype, more)})"
 
 
 def lines(*pieces: str | Sequence[str]) -> str:
@@ -125,8 +123,7 @@ class EpilogueWriter:
 
     def results(self) -> tuple[Parameter, ...]:
         """A parameter for each store, when stores are what the kernel writes."""
-        types = [triton_type(d.name) for d in self.work.outputs]
-        return tuple(Parameter(f"out{i}", f"*{t}", True) for i, t in enumerate(types))
+        return tuple(Parameter(f"out{i}", address(d), True) for i, d in enumerate(self.work.outputs))
 
     def compute(self, tile: str, at: TilePosition, prefix: str = "v") -> tuple[list[str], list[str]]:
         """The lines that compute, and for each store the name of its value; `tile` names input 0."""

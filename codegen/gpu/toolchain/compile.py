@@ -54,10 +54,17 @@ def compile_kernel(kernel: TritonKernel, target: Target) -> Binary:
     """
     key = key_of(kernel, target)
     binary = _binaries.get(key) or _read(key)
-    if binary is None:
-        return _compiled_once(key, kernel, target)
-    _binaries[key] = binary
-    return binary
+    if binary is not None:
+        _binaries[key] = binary
+        return binary
+    with _lock:
+        turn = _underway.setdefault(key, threading.Lock())
+    with turn:  # or another thread compiles it
+        binary = _binaries.get(key)
+        if binary is None:
+            binary = _binaries[key] = _pool().compile(kernel, target)
+            _write(key, binary)
+        return binary
 
 
 def compile_together(kernels: Iterable[TritonKernel], target: Target) -> None:
@@ -91,18 +98,6 @@ def triton_version() -> str:
 def key_of(kernel: TritonKernel, target: Target) -> str:
     """The name of a binary: a hash of all that it depends on."""
     return hashlib.sha256(repr((_FORMAT, triton_version(), kernel, target)).encode()).hexdigest()[:40]
-
-
-def _compiled_once(key: str, kernel: TritonKernel, target: Target) -> Binary:
-    """Compile, or wait for the thread that does so already."""
-    with _lock:
-        turn = _underway.setdefault(key, threading.Lock())
-    with turn:
-        binary = _binaries.get(key)
-        if binary is None:
-            binary = _binaries[key] = _pool().compile(kernel, target)
-            _write(key, binary)
-        return binary
 
 
 @cache
