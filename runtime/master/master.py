@@ -229,14 +229,7 @@ class Master:
             raise invalid(str(e)) from None
         access = FoundAccess(self._workers, session)
         plan = plan_step(
-            graph,
-            session.cluster,
-            options,
-            access,
-            fetches=fetched,
-            targets=run,
-            feeds=fed,
-            kept=session.kept,
+            graph, session.cluster, options, access, fetches=fetched, targets=run, feeds=fed, kept=session.kept
         )
         return plan, access.published
 

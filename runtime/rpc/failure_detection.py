@@ -146,9 +146,8 @@ class LossDetector:
             return None
         missed = set(sent).intersection(waiting.channels.get(task, ()))
         case.said_sent = {channel: case.said_sent.get(channel, now) for channel in missed}
-        if any(now - first >= CONFIRM_S for first in case.said_sent.values()):
-            return Lost(step, task, now - case.since, BROKEN)
-        return None
+        is_lost = any(now - first >= CONFIRM_S for first in case.said_sent.values())
+        return Lost(step, task, now - case.since, BROKEN) if is_lost else None
 
 
 class LossCounter:
@@ -235,13 +234,8 @@ class FailureDetector:
         Args:
             lives: whether a task's process has run since a given time, even if it does not answer.
         """
-        return [
-            (task, seconds)
-            for task in self.awaited
-            if task in self._heard
-            and (seconds := self.silence(task)) > self._patience_s
-            and not lives(task, self.now - seconds)
-        ]
+        waits = [(task, self.silence(task)) for task in self.awaited if task in self._heard]
+        return [(task, s) for task, s in waits if s > self._patience_s and not lives(task, self.now - s)]
 
     def silence(self, task: str) -> float:
         """Seconds since an awaited task was heard, or since it is awaited."""

@@ -221,9 +221,8 @@ class PendingReplies:
             connections.forget(address)
             if locked is not None:
                 raise PermissionDeniedError.of(locked) from None
-            raise UnavailableError.of(
-                f"{_who(self.owing.get(address, 'The server'), address)} cannot be reached: {e}"
-            ) from None
+            who = _who(self.owing.get(address, "The server"), address)
+            raise UnavailableError.of(f"{who} cannot be reached: {e}") from None
 
     def settled(self, address: str) -> None:
         self.owing.pop(address, None)
@@ -296,18 +295,13 @@ class PendingReplies:
                 "it is dead, stopped, cut off or not started. Start it again, or make a session whose device_filters leave it out."
             )
         if self._limit_s is not None and now - self._began >= self._limit_s:
-            waited = now - self._began
-            owing = (
-                ", ".join(_who(t, a) for a, t in self.owing.items())
-                if self._colocated is None
-                else self._why(connections)
-            )
+            waited, owing = now - self._began, ", ".join(_who(t, a) for a, t in self.owing.items())
+            if self._colocated is not None:
+                owing = self._why(connections)
             unsure = [a for a in self.owing if connections.awaits_admission(a)]
             locked = next(filter(None, map(connections.why_silent, unsure)), None)
-            hint = f". It is busy, or: {locked}" if locked else ""
-            raise DeadlineExceededError.of(
-                f"Operation timed out: this {self._what} waited {waited:.1f} s for {owing}{hint}"
-            )
+            owing += f". It is busy, or: {locked}" if locked else ""
+            raise DeadlineExceededError.of(f"Operation timed out: this {self._what} waited {waited:.1f} s for {owing}")
         for address, _ in detector.to_ask():
             self.send(connections, address, self._ping())
 

@@ -46,7 +46,7 @@ def address_of(target: str) -> str:
     if address and scheme in SCHEMES:
         return address
     raise NotFoundError.of(
-        f"No session can be made for target {target!r}: use '' for this process, or a server's target, 'zmq://host:port'",
+        f"No session can be made for target {target!r}: use '' for this process, or a server's target, 'zmq://host:port'"
     )
 
 

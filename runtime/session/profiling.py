@@ -87,10 +87,8 @@ def _measured(target: str, device: DeviceInfo) -> DeviceInfo:
             products.append(matmul(products[-1], w))
         large, little = (Variable(fill([n], 1.0), name="summed") for n in (SUMMED // 4, 1))
         session.run([v.initializer for v in (x, w, large, little)])
-        several, one, much, nothing = (
-            _seconds(session, node)
-            for node in (products[-1].op, products[1].op, reduce_sum(large).op, reduce_sum(little).op)
-        )
+        nodes = products[-1].op, products[1].op, reduce_sum(large).op, reduce_sum(little).op
+        several, one, much, nothing = (_seconds(session, node) for node in nodes)
     flops = 2.0 * SIDE**3 * (PRODUCTS - 1) / max(several - one, 1e-9)
     return replace(device, flops=flops, bandwidth=SUMMED / max(much - nothing, 1e-9))
 
@@ -111,9 +109,8 @@ def _client_link(target: str, task: str, devices: Sequence[DeviceInfo]) -> Link:
     with graph.as_default(), graph.device(device), Session(target, graph=graph) as session:
         x = placeholder(dtypes.float32, [None])
         node = identity(x).op
-        little, much = (
-            _seconds(session, node, {x: np.zeros(size // dtypes.float32.size, np.float32)}) for size in (SMALL, LARGE)
-        )
+        values = (np.zeros(size // dtypes.float32.size, np.float32) for size in (SMALL, LARGE))
+        little, much = (_seconds(session, node, {x: value}) for value in values)
     return Link(CLIENT, task, little / 2, (LARGE - SMALL) / max(much - little, 1e-9))
 
 
@@ -199,9 +196,7 @@ def profile_of(traces: list[Trace]) -> Profile:
                 value, found = (t.name, t.destination), (float(t.bytes), t.finish - t.start)
                 crossed[a, b][value] = min(crossed[a, b].get(value, found), found, key=itemgetter(1))
     # Nodes of the step that no kernel ran took no time.
-    nodes: dict[str, dict[str, float]] = {
-        n.name: {device: 0.0} for device, p in plan.partitions.items() for n in p.nodes
-    }
+    nodes: dict[str, dict[str, float]] = {n.name: {d: 0.0} for d, p in plan.partitions.items() for n in p.nodes}
     # The best time of a node counts: other processes can only slow it down, and they delay a different node in each step. A node may
     # not have run in some steps: in a branch that was not taken.
     usual = {key: min(times) * len(times) / len(traces) for key, times in taken.items()}

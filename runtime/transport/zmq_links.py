@@ -151,9 +151,8 @@ class ZmqLinks:
         # One message per socket and iteration, so that no peer starves the others.
         if self._unsettled:
             for sock, peer in list(self._unsettled.items()):
-                if sock in self._unsettled and not self._take(
-                    sock, peer
-                ):  # else it was closed earlier in this iteration
+                # If it is not there any more, it was closed earlier in this iteration.
+                if sock in self._unsettled and not self._take(sock, peer):
                     self._unsettled.pop(sock, None)
 
     def patience(self) -> float:

@@ -37,9 +37,8 @@ class StepHandlers:
     def __init__(self, worker: Worker, responder: Responder) -> None:
         self.responder = responder
         self._most_steps = Limit(setting("DOVETAIL_CLIENT_STEPS"), "running steps", "DOVETAIL_CLIENT_STEPS")
-        self._most_bytes = Limit(
-            setting("DOVETAIL_CLIENT_MB") << 20, "bytes fed to running steps", "DOVETAIL_CLIENT_MB"
-        )
+        most = setting("DOVETAIL_CLIENT_MB") << 20
+        self._most_bytes = Limit(most, "bytes fed to running steps", "DOVETAIL_CLIENT_MB")
         self.running: dict[int, tuple[bytes, str | bytes, int]] = {}
         self._worker = worker
 
@@ -50,8 +49,7 @@ class StepHandlers:
         if not self._worker.is_new(step):
             return
         if len(names) != len(tensors):
-            error = invalid(f"{len(names)} feeds named, {len(tensors)} values sent")
-            self.responder.refuse(peer, request, error)
+            self.responder.refuse(peer, request, invalid(f"{len(names)} feeds named, {len(tensors)} values sent"))
             return
         feeds = dict(zip(names, tensors, strict=True))
         recorder = Recorder() if fields.get("trace") else None

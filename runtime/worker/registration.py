@@ -106,10 +106,9 @@ class _Copy:
 
     def placeholder(self, tensor: Tensor) -> Tensor:
         """A placeholder for a tensor that comes from outside; for a reference to a variable, one for its value."""
-        attrs = {"dtype": tensor.dtype.base, "shape": tensor.dims}
-        node = self._add(
-            "Placeholder", f"in/{len(self.nodes)}", (), attrs, [(tensor.dtype.base, tensor.dims)], tensor.op
-        )
+        dtype, dims = tensor.dtype.base, tensor.dims
+        attrs, name = {"dtype": dtype, "shape": dims}, f"in/{len(self.nodes)}"
+        node = self._add("Placeholder", name, (), attrs, [(dtype, dims)], tensor.op)
         self.stands_for[tensor] = node.outputs[0]
         return node.outputs[0]
 

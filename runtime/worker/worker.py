@@ -174,10 +174,8 @@ class Worker:
 
     def warm_up(self, options: KernelOptions) -> None:
         """Compile an empty program: this loads the compiler's passes and parses its rules, once in a process."""
-        nothing = PartitionGraph(str(self.devices[0].name), (), (), ())
-        compile_partition(
-            nothing, cpu_backend(options), lambda node: Context(node.name, "", self.resources, self._make_state(0))
-        )
+        nothing, backend = PartitionGraph(str(self.devices[0].name), (), (), ()), cpu_backend(options)
+        compile_partition(nothing, backend, lambda node: Context(node.name, "", self.resources, self._make_state(0)))
 
     def close_session(self, handle: str, why: Callable[[], OpError] = closed) -> None:
         """Forget a session: its programs, and its running steps, which end with that error."""
@@ -257,17 +255,15 @@ class Worker:
             step.fail(closed())
         elif aborted is not None:
             step.fail(aborted)
-        if early:
-            if len(early) >= MAX_EARLY_MESSAGES:  # more may have arrived and been dropped
-                step.fail(
-                    ResourceExhaustedError.of(
-                        f"{len(early)} messages of step {number} came to {self.task} before the step was started there: another "
-                        "task's loop ran too far ahead. Let the loop take something back from this task in each iteration.",
-                    )
-                )
-                return
-            for values in early:
-                step.deliver(values)
+        if len(early) >= MAX_EARLY_MESSAGES:  # more may have arrived and been dropped
+            error = ResourceExhaustedError.of(
+                f"{len(early)} messages of step {number} came to {self.task} before the step was started there: another task's "
+                "loop ran too far ahead. Let the loop take something back from this task in each iteration."
+            )
+            step.fail(error)
+            return
+        for values in early:
+            step.deliver(values)
         self.run_queues.current.take(step.start)
 
     def run_inline(self, number: int, handle: str, feeds: Mapping[str, Any]) -> Outcome | None:
