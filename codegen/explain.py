@@ -263,18 +263,13 @@ class DeviceKernels:
             return ()
         from .cpu.kernels.families import FAMILIES  # the CPU code generator
 
+        def info(work: Work, kernel: Any) -> KernelInfo:
+            schedules = self.backend.schedules(work, lambda tensor: self.sizes.of(tensor).dims)
+            return KernelInfo(self, work.step, written="\n\n".join(kernel.sources), schedules=schedules)
+
         calls = calls_of(one_by_one(self.program.instructions))
         found: list[tuple[Work, Any]] = [(c.work, c.kernel) for c in calls if isinstance(c.work, Work)]
-        own = [(w, kernel) for w, kernel in found if w.family in FAMILIES and hasattr(kernel, "sources")]
-        return tuple(
-            KernelInfo(
-                self,
-                w.step,
-                written="\n\n".join(kernel.sources),
-                schedules=self.backend.schedules(w, lambda tensor: self.sizes.of(tensor).dims),
-            )
-            for w, kernel in own
-        )
+        return tuple(info(w, kernel) for w, kernel in found if w.family in FAMILIES and hasattr(kernel, "sources"))
 
     @cached_property
     def compiled(self) -> tuple[CompiledCall, ...]:
@@ -390,9 +385,8 @@ class DeviceKernels:
         """Why two kernels are not fused."""
         between = self._between(one.group, other.group)
         if between is not None:
-            return f"between them runs '{between.name}' ({between.type}), which is in neither" + _because(
-                self.reasons.get(between.name, "")
-            )
+            why = _because(self.reasons.get(between.name, ""))
+            return f"between them runs '{between.name}' ({between.type}), which is in neither{why}"
         mine, theirs = (" x ".join("?" if d is None else str(d) for d in k.group.sizes) for k in (one, other))
         if mine != theirs:
             return f"they run over other axes, {mine or 'one element'} and {theirs or 'one element'}"
@@ -431,12 +425,10 @@ class DeviceKernels:
         lines += [str(r) for r in self.regions]
         compiled = {name for k in self.own for name in k.nodes}
         rest = [n for n in self.calls if n.name not in compiled]
-        if rest:
-            lines.append("not fused:")
-            lines += [
-                f"  {n.name} ({n.type})" + _because(str(self.likely.get(n.name) or self.reasons.get(n.name, "")))
-                for n in rest
-            ]
+        lines += ["not fused:"] if rest else []
+        for n in rest:
+            why = _because(str(self.likely.get(n.name) or self.reasons.get(n.name, "")))
+            lines.append(f"  {n.name} ({n.type}){why}")
         at_least, about = ("", "") if self.memory.exact else ("at least ", " (some sizes are dynamic)")
         lines.append(f"peak memory: {at_least}{_bytes(self.peak_bytes)}{about}")
         lines.append("compiler passes: " + ", ".join(self.passes))

@@ -1,7 +1,6 @@
 """The machines that code is generated for: cores, caches, costs of one core, and sizes for GPUs (models: `graph/core/gpu_models.py`).
 
-These numbers decide tile sizes, fusion, and parallelism. They are rough on purpose: a kernel that is tiled for a cache of 2 MiB runs
-well with one of 1 or 4 MiB. Tables of the tiles themselves are beside the functions that choose schedules (`gpu/schedule.py`).
+These numbers are rough on purpose: a kernel that is tiled for a cache of 2 MiB runs well with one of 1 or 4 MiB.
 """
 
 from __future__ import annotations
@@ -44,16 +43,15 @@ REDUCED_PIECE = 1 << 16
 SHORT_ROW = 32
 # How many short rows are processed at a time: vectors of this length stay in the L1 cache.
 ROWS_AT_A_TIME = 512
-# Elements of a row whose loop is unrolled: one less than a vector has. The same where nothing is reduced, and nothing costly computed: LLVM
-# reads so many neighbours of several rows at once. Operations of a row that is unrolled: with more, compiling takes seconds.
+# Elements of a row whose loop is unrolled: one less than a vector has. The same where nothing is reduced, and nothing costly computed.
+# Operations of a row that is unrolled: with more, compiling takes seconds.
 LONGEST_UNROLLED, CHEAP_UNROLLED, MOST_UNROLLED = 15, 7, 256
 
 # Also the alignment of the widest vector loads.
 CACHE_LINE_BYTES = 64
 # Elements below which NumPy's few calls are as fast as one kernel call, as measured.
 SMALL_ELEMENTS = 4096
-# Elements from which on a kernel of one operation pays: its result lies in kept memory, and threads share the work. A selection pays from
-# SMALL_ELEMENTS on: NumPy takes 4 ns for each element of a `where`, which jumps, and a kernel 0.1 ns.
+# Elements from which on a kernel of one operation pays. A selection, in which NumPy jumps, pays from SMALL_ELEMENTS on.
 LONE_ELEMENTS = 1 << 16
 # Elements of an update below which NumPy takes about as long as a launch.
 SMALLEST_UPDATE = 8
@@ -74,8 +72,8 @@ FRESH_BYTES = 32 << 20
 # Elements of an axis that are too few to be shared by threads, and of the innermost one that are enough: vectors are as long as before.
 FEW_SHARED, MANY_SHARED = 4, 256
 
+# Operations that take as long as one byte of memory.
 OPERATIONS_PER_BYTE = NS_PER_BYTE / NS_PER_OPERATION
-"""How many operations take as long as one byte of memory."""
 
 
 @cache
@@ -148,10 +146,9 @@ MOST_BLOCKS = (2**31 - 1, 65535)
 GPU_BARRIER_BYTES = 2048
 # Products of float8 that Hopper may add up with few bits before they go to a sum in float32.
 GPU_FLOAT8_SUMS = 128
+# Operations of float32 that take as long as one byte of memory: by the maker's figures 20 on an H100, 10 to 12 on an A100. The lower
+# number: a function may be more instructions than it counts.
 GPU_OPERATIONS_PER_BYTE = 10.0
-"""How many operations of float32 take as long as one byte of the GPU's memory: by its maker's figures 20 on an H100 (67 TFLOP/s,
-3.35 TB/s), 10 to 12 on an A100 (19.5 TFLOP/s, 1.6 to 2 TB/s). The lower number: a function may be more instructions than it counts."""
-
 # How far the offsets of a block's tile may reach beyond an array: with 32 bits they must not come around to where it begins.
 GPU_INDEX_MARGIN = 1 << 20
 # Elements that a block of 4 warps has at once where nothing says otherwise: 8 for each thread.
@@ -172,9 +169,7 @@ GPU_DEFAULT_SHARED_BYTES = 48 << 10
 GPU_LONGEST_SORTED = 4096
 # Elements from which on a variable is updated by a launch of its own, which takes some 10 µs, the time of three launches.
 GPU_LARGE_UPDATE = 1 << 20
-# Bytes up to which a copy is small: to the host; and to the device, where it takes 5 µs on a PCIe bus of 50 GB/s. Bytes of the pieces of
-# larger copies, long enough that starting one does not show.
+# Bytes up to which a copy is small, to the host and to the device; and of the pieces of larger ones: starting one does not show.
 GPU_SMALL_DOWNLOAD, GPU_SMALL_UPLOAD, GPU_COPY_PIECE = 64 << 10, 256 << 10, 4 << 20
-
 # Bytes of a tensor that another process maps. Smaller ones are faster through host memory.
 GPU_SMALLEST_LEASE = 256 << 10

@@ -101,8 +101,7 @@ SMALL = {
         "placer/partition/control_flow_placement",
     ),
     "an interface, or what a whole package stands on": (
-        "codegen/backend", "codegen/ir/nodes", "codegen/reference", "codegen/cpu/work_ranges", "graph/core/hooks", "graph/ops/all",
-        "placer/search/types",
+        "codegen/backend", "codegen/ir/nodes", "codegen/reference", "graph/core/hooks", "graph/ops/all", "placer/search/types",
     ),
     "source text of a kernel": ("codegen/cpu/kernels/topk_source", "codegen/cpu/native/copy_source"),
     "a file format or a device of Python's that knows nothing of the others": (

@@ -50,7 +50,6 @@ class NumbaBackend(NumpyBackend):
         self.compile_first = compile_first
         self.threads = threads or cores()
         self.check = check
-        self._options: dict[str, Any] = {"threads": self.threads, "compile_first": compile_first, "check": check}
 
     def fuses_small(self, graph: PartitionGraph) -> bool:
         """Whether to fuse tensors too small to gain, and in regions single nodes, too."""
@@ -69,13 +68,13 @@ class NumbaBackend(NumpyBackend):
 
     def _of_step(self, work: BoundWork, context_of: ContextOf) -> Kernel:
         assert isinstance(work, Work)
-        step = work.step
+        step, threads, check = work.step, self.threads, self.check
         if isinstance(step, FusedKernel):
-            return CpuFusedKernel(step, context_of, **self._options)
-        reference = reference_of(step, context_of)
-        if work.family == REFERENCE:
-            return reference
-        made = FAMILIES[work.family][2](step, reference, self.threads, self.check)
+            made: Kernel = CpuFusedKernel(step, context_of, threads=threads, check=check)
+        else:
+            made = reference_of(step, context_of)
+            if work.family != REFERENCE:
+                made = FAMILIES[work.family][2](step, made, threads, check)
         if self.compile_first and isinstance(made, TieredKernel):
             made.compile()
         return made

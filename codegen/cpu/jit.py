@@ -164,7 +164,7 @@ class TieredKernel:
     def compile(self) -> None:
         """Compile it now."""
         self.is_awaited = True
-        self.function = compile_now(self.text)
+        self._swap_in(compile_now(self.text))
 
     def _on_numpy(self, inputs: Sequence[Any]) -> Any:
         began = time.perf_counter()

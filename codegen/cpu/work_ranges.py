@@ -24,6 +24,7 @@ from ..target import (
 LINE = CACHE_LINE_BYTES // 8  # counters of units in a line of the cache; each has one
 FINISHED = 0  # index of the counter of finished units; then one per thread, of the units that are taken from its part
 _PER_THREAD = 4  # ranges: more of them balance the load better, but each costs a call
+_WIDE = 8  # elements of a row from which on skipping a row is cheap compared with adding it
 
 Ranges: TypeAlias = "tuple[tuple[int, int], ...]"
 
@@ -42,6 +43,16 @@ def ranges_of(length: int, nanoseconds: float, threads: int, least: int = 1) -> 
     parts = max(1, min(_PER_THREAD * threads, length, max(threads, length // least), worth))
     if threads < parts < 2 * threads:
         parts = threads  # else one of them would have two, and others wait
+    return _even_parts(length, parts)
+
+
+def ranges_of_rows(count: int, width: int, nanoseconds: float, threads: int) -> Ranges:
+    """How the rows of a table are shared by threads that add to them: one range for each, since each scans all added elements."""
+    is_shared = width >= _WIDE and len(ranges_of(count, nanoseconds, threads)) > 1
+    return _even_parts(count, min(threads, count)) if is_shared else ((0, count),)
+
+
+def _even_parts(length: int, parts: int) -> Ranges:
     edges = [length * i // parts for i in range(parts + 1)]
     return tuple(zip(edges[:-1], edges[1:], strict=True))
 

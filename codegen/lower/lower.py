@@ -60,7 +60,6 @@ _SPECIAL = _RENAMES | {"Const", "Placeholder", "Switch"}  # ops that may not bec
 
 PLANNED = 10_000  # the most steps of a program that records the tensors of its slots
 
-
 ReaderOf = Callable[[Sequence[RecvTensor]], Callable[[], Sequence[Any]]]
 """Makes a function that reads published variables, from the receives that have one."""
 
@@ -148,8 +147,9 @@ class _Lowering:
 
     def run(self, node: Node) -> None:
         op = node.opdef
-        if node.name in self.reached:
-            self.instructions.append(self._reach(node))
+        if node.name in self.reached:  # a variable or accumulator of another task, looked up when the program started
+            source, slot = self.reached[node.name], self.new_slot(node.outputs[0])
+            self.instructions.append(Call(_REACHED, (source,), (slot,), (), node.name, node.type, node._origin))
             return
         plain = self.plain.get(op)
         if plain is None:
@@ -165,20 +165,17 @@ class _Lowering:
             self._rename(node)
         else:
             call = self._call(node)
-            if node in self.asynchronous:
-                self.instructions.append(Begin(self._begin(node, call), (), -1))
+            if node in self.asynchronous:  # an `Await` takes the results later
+                run = self.new_slot(None)
+                self.asynchronous[node] = Await(replace(call, work=_NOTHING, inputs=(run,)), (), -1)
+                self.instructions.append(Begin(replace(call, outputs=(run,)), (), -1))
             else:
                 self.instructions.append(Wait(call, (), -1) if op.is_blocking else call)
 
     def _call(self, node: Node) -> Call:
         op, slot_of, slots = node.opdef, self.slot_of, self.slots
-        inputs = tuple(
-            [
-                slot_of[t] if not t.dtype.is_ref or i in op.ref_inputs else self.value_slot(t, node.name)
-                for i, t in enumerate(node.inputs)
-            ]
-        )
-        work = self.backend.choose(node)
+        refs, values = op.ref_inputs, self.value_slot
+        inputs = [slot_of[t] if not t.dtype.is_ref or i in refs else values(t) for i, t in enumerate(node.inputs)]
         self.ops.add(op)
         # A fed output keeps the fed value: the node may still run for its other outputs, whose result goes to a spare slot.
         outputs = []
@@ -186,18 +183,7 @@ class _Lowering:
             outputs.append(len(slots))
             slot_of.setdefault(t, len(slots))
             slots.append(None)
-        return Call(work, inputs, tuple(outputs), (), node.name, op.name, node._origin)
-
-    def _reach(self, node: Node) -> Call:
-        """A variable or accumulator of another task, looked up when the program started."""
-        slot = self.new_slot(node.outputs[0])
-        return Call(_REACHED, (self.reached[node.name],), (slot,), (), node.name, node.type, node._origin)
-
-    def _begin(self, node: Node, call: Call) -> Call:
-        """The instruction that starts an asynchronous call; an `Await` takes its results later."""
-        run = self.new_slot(None)
-        self.asynchronous[node] = Await(replace(call, work=_NOTHING, inputs=(run,)), (), -1)
-        return replace(call, outputs=(run,))
+        return Call(self.backend.choose(node), tuple(inputs), tuple(outputs), (), node.name, op.name, node._origin)
 
     def await_node(self, step: AwaitNode) -> None:
         waits = self.asynchronous[step.node]
@@ -215,7 +201,7 @@ class _Lowering:
         else:
             self.instructions.append(call)
 
-    def value_slot(self, tensor: Tensor, reader: str) -> int:
+    def value_slot(self, tensor: Tensor) -> int:
         """The slot with a tensor's value. For a variable reference, a read is inserted here."""
         slot = self.slot_of[tensor]
         if not tensor.dtype.is_ref or slot in self.values:
@@ -232,7 +218,7 @@ class _Lowering:
         slots: list[tuple[str, int]] = []
         taken: set[int] = set()
         for name, tensor in fetches:
-            slot = self.value_slot(tensor, "fetch")
+            slot = self.value_slot(tensor)
             if slot in taken:
                 copied = self.new_slot(None)
                 call = Call(_COPY, (slot,), (copied,), (), tensor.op.name, "Copy", tensor.op._origin)
@@ -243,21 +229,18 @@ class _Lowering:
         return tuple(slots)
 
     def send(self, step: SendTensor) -> None:
-        slot = -1 if step.tensor is None else self.value_slot(step.tensor, step.destination)
+        slot = -1 if step.tensor is None else self.value_slot(step.tensor)
         if step.token is not None:
             slot = self.tokens[step.token]
         if step.tensor is not None and step.travels_as is not None:
-            narrow = self.new_slot(None)
-            self._cast(step.tensor, slot, step.tensor.dtype.base, narrow, step.travels_as)
-            slot = narrow
+            slot = self._cast(step.tensor, slot, step.tensor.dtype.base, self.new_slot(None), step.travels_as)
         self.instructions.append(Send(step.channel, slot, step.destination, ()))
 
     def recv(self, step: RecvTensor) -> None:
         if step.tensor is not None and step.travels_as is not None:
             narrow = self.new_slot(None)
             self.instructions.append(Recv(step.channel, narrow, step.source))
-            own = self.arriving_slot(step.tensor)
-            self._cast(step.tensor, narrow, step.travels_as, own, step.tensor.dtype.base)
+            self._cast(step.tensor, narrow, step.travels_as, self.arriving_slot(step.tensor), step.tensor.dtype.base)
             return
         slot = -1 if step.tensor is None else self.arriving_slot(step.tensor)
         if step.reached is not None:
@@ -268,13 +251,14 @@ class _Lowering:
             self.read.append((step, slot))
         self.instructions.append(Recv(step.channel, slot, step.source, step.posted is not None))
 
-    def _cast(self, tensor: Tensor, source: int, given: DType, to: int, wanted: DType) -> None:
-        """Put a tensor's value, which may be dead, into another slot as another type."""
+    def _cast(self, tensor: Tensor, source: int, given: DType, to: int, wanted: DType) -> int:
+        """Put a tensor's value, which may be dead, into another slot as another type; returns that slot."""
         graph = Graph()
         x = graph.create("Placeholder", [], {"dtype": given, "shape": tensor.dims}, "x").outputs[0]
         cast = graph.create("Cast", [x], {"DstT": wanted}, "cast")
         call = Call(self.backend.choose(cast), (source,), (to,), (), tensor.op.name, "Cast", tensor.op._origin)
         self.instructions.append(Predicated(call, (source,), -1))
+        return to
 
     # --- dead nodes ------------------------------------------------------------------------------------------------
 
@@ -286,10 +270,8 @@ class _Lowering:
         if name == "Placeholder":
             raise _not_fed(node)
         if name == "Const":
-            value = node.attrs["value"]
-            call = Call(
-                Builtin(lambda: value), (), (self.new_slot(node.outputs[0]),), (), node.name, name, node._origin
-            )
+            value, slot = node.attrs["value"], self.new_slot(node.outputs[0])
+            call = Call(Builtin(lambda: value), (), (slot,), (), node.name, name, node._origin)
         elif (name in _RENAMES and not waits) or self._is_switch_of_loop(node):
             self._rename(node)
             self._forward_deadness(node)
@@ -327,14 +309,14 @@ class _Lowering:
     def _rename(self, node: Node) -> None:
         """Give the node's outputs the slot of its (first) input."""
         source = node.inputs[0]
-        slot = self.slot_of[source] if node.outputs[0].dtype.is_ref else self.value_slot(source, node.name)
+        slot = self.slot_of[source] if node.outputs[0].dtype.is_ref else self.value_slot(source)
         for t in node.outputs:
             self.slot_of.setdefault(t, slot)
 
     def begin_loop(self, step: BeginLoop) -> None:
         loop = _OpenLoop(step, self.instructions, [], [])
         for merge in step.merges:
-            start = self.value_slot(merge.inputs[0], merge.name)
+            start = self.value_slot(merge.inputs[0])
             loop.starts.append((start, self.new_slot(merge.outputs[0])))
             loop.counts.append(self.new_slot(merge.outputs[1]))
         self.loops.append(loop)
@@ -348,7 +330,7 @@ class _Lowering:
         self.instructions = []
 
     def end_loop(self, step: EndLoop) -> None:
-        nexts = [self.value_slot(t, "loop") for t in step.nexts]
+        nexts = [self.value_slot(t) for t in step.nexts]
         loop = self.loops.pop()
         to = [slot for _, slot in loop.starts]
         made = Loop(
@@ -387,12 +369,8 @@ def _own_copy(value: Any) -> Any:
     return value.copy() if isinstance(value, np.ndarray) and value.flags.writeable else value
 
 
-def _nothing() -> tuple[()]:
-    return ()
-
-
 _READ, _REACHED, _COPY = Builtin(VariableState.read), Builtin(_reached), Builtin(_own_copy)
-_NOTHING = Builtin(_nothing)
+_NOTHING = Builtin(tuple)
 
 
 def _not_fed(node: Node) -> InvalidArgumentError:
@@ -450,11 +428,8 @@ def _let_go_inside(loop: Loop, used_after: bytearray) -> None:
     has not run. The head frees a slot that it makes only if neither the body nor Exits use it.
     """
     nexts = {s for s, _ in loop.nexts}
-    of_head, of_body = (
-        {slot for step in flattened(part) for slot in slots_set(step)} for part in (loop.head, loop.body)
-    )
-    variables = {s for _, s in loop.starts}
-    needed_again = nexts | {loop.test}
+    of_head, of_body = ({i for step in flattened(part) for i in slots_set(step)} for part in (loop.head, loop.body))
+    needed_again, variables = nexts | {loop.test}, {s for _, s in loop.starts}
     let_go(loop.body, _marked(bytearray(len(used_after)), {*needed_again, -1}), of_head | of_body | variables)
     needed_later = needed_again.union(*map(slots_used, loop.body))
     let_go(loop.head, _marked(used_after, needed_later), of_head)

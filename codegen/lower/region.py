@@ -22,15 +22,13 @@ def region_of(calls: Sequence[Call], constants: Mapping[int, Any], launches: int
     """The region of these calls, so many of which launch a kernel. `constants`, by slot: of the whole program."""
     made: set[int] = set()
     given: dict[int, None] = {}
+    held: set[int] = set()  # a slot may be assigned again: its value at the end counts, unless it was freed
     for call in calls:
         given.update(dict.fromkeys(i for i in call.inputs if i not in made and i not in constants))
         made.update(call.outputs)
-    freed = [i for call in calls for i in call.frees]
-    # A slot may be assigned again: its value at the end counts, unless it was freed.
-    held: set[int] = set()
-    for call in calls:
         held.update(call.outputs)
         held.difference_update(call.frees)
+    freed = [i for call in calls for i in call.frees]
     frees = tuple(dict.fromkeys(i for i in freed if i in given and i not in held))
     used = {i for c in calls for i in c.inputs}
     own = {i: v for i, v in constants.items() if i in used}

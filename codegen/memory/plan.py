@@ -8,9 +8,8 @@ The *peak* is the most bytes alive at once. An *arena* is one block of memory wi
 tensors overlap. Tensors are placed from the largest to the smallest, each in the tightest gap that is free during its life
 (Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020, greedy by size).
 
-Native regions run in an arena. Programs do not, because fetched, sent and stored values are passed on without a copy and outlive the
-step. Their memory is allocated on demand and returns to the pool with its last reference (`graph/resources/buffer_pool.py`). Slots are
-freed after their last use, so the maximum of a program is the peak, as a test measures.
+Native regions run in an arena. Programs do not (docs/concepts/kernels-cpu.md says why): their memory returns to the pool with its last
+reference (`graph/resources/buffer_pool.py`). Slots are freed after their last use, so a program's maximum is the peak, as a test measures.
 """
 
 from __future__ import annotations
@@ -34,28 +33,23 @@ _SAME_MEMORY = VIEWS | {"Transpose", "Enter", "Exit", "NextIteration", "Switch",
 
 
 class TensorSizes(Protocol):
-    """The sizes of values and the costs of nodes, from the graph or from a plan."""
+    """The sizes of values and the costs of nodes, from a plan or, as here, from the graph. An unknown size counts as 1."""
 
-    def of(self, tensor: Tensor, /) -> Tensor: ...
-    def bytes(self, tensor: Tensor, /) -> int: ...
-    def is_known(self, tensor: Tensor, /) -> bool: ...
-    def cost(self, node: Node, /) -> Cost: ...
-
-
-class GraphSizes:
-    """The static sizes of the graph. An unknown one counts as 1."""
-
-    def of(self, tensor: Tensor) -> Tensor:
+    def of(self, tensor: Tensor, /) -> Tensor:
         return tensor
 
-    def bytes(self, tensor: Tensor) -> int:
+    def bytes(self, tensor: Tensor, /) -> int:
         return nbytes(tensor)
 
-    def is_known(self, tensor: Tensor) -> bool:
+    def is_known(self, tensor: Tensor, /) -> bool:
         return is_static(tensor.dims)
 
-    def cost(self, node: Node) -> Cost:
+    def cost(self, node: Node, /) -> Cost:
         return node.opdef.cost_of(node)
+
+
+class GraphSizes(TensorSizes):
+    """The static sizes of the graph."""
 
 
 GRAPH_SIZES = GraphSizes()
@@ -177,17 +171,13 @@ def plan_memory(
             if held in read:
                 needed[held] = i
         node = node_of(step)
+        is_constant = node is not None and node.type == "Const"
         for t in outputs_of(step):
             if node is not None and (node.type == "ReadVariableOp" or (_is_view(node) and node.inputs[0].dtype.is_ref)):
                 read[t] = (_variable(node.inputs[0]), i)
             elif node is not None and _is_view(node):
                 base[t] = base.get(node.inputs[0], node.inputs[0])
-            elif (
-                not t.dtype.is_ref
-                and t.dtype is not resource
-                and t not in first
-                and (node is None or node.type != "Const")
-            ):
+            elif not (is_constant or t.dtype.is_ref or t.dtype is resource or t in first):
                 first[t] = last[t] = i
     for t in fetches:
         held = base.get(t, t)
@@ -227,9 +217,8 @@ def _updated(node: Node, held: Container[Node], in_place: bool) -> int:
     for i, t in enumerate(node.inputs):
         if in_place and _variable(t) not in held:
             continue
-        if t.dtype.is_ref and i in node.opdef.ref_inputs:
-            total += nbytes(t)
-        elif t.dtype is resource and t.op.type == "VarHandleOp" and node.type != "ReadVariableOp":
+        is_handle = t.dtype is resource and t.op.type == "VarHandleOp" and node.type != "ReadVariableOp"
+        if is_handle or t.dtype.is_ref and i in node.opdef.ref_inputs:
             total += value_bytes(t)
     return total
 

@@ -1,8 +1,5 @@
 """Exponentials, logarithms and powers."""
 
-# mypy: ignore-errors
-# The functions below are compiled by Numba: their types are Numba's to infer, per call.
-
 from __future__ import annotations
 
 import numpy as np

@@ -1,8 +1,5 @@
 """Hyperbolic functions and their inverses, which are made of exponentials and logarithms."""
 
-# mypy: ignore-errors
-# The functions below are compiled by Numba: their types are Numba's to infer, per call.
-
 from __future__ import annotations
 
 import numpy as np

@@ -1,8 +1,5 @@
 """LLVM's intrinsics as functions for compiled code, and decorators that say how functions are compiled."""
 
-# mypy: ignore-errors
-# The functions below are compiled by Numba: their types are Numba's to infer, per call.
-
 from __future__ import annotations
 
 import inspect
@@ -18,7 +15,6 @@ from numba.extending import intrinsic
 from ..target import vector_bytes
 
 f32, f64, i32, i64 = np.float32, np.float64, np.int32, np.int64
-
 
 inner = partial(njit, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """`njit` without wrappers for Python and C, for functions that only compiled code calls. This saves a tenth of the compile time."""
@@ -39,15 +35,12 @@ def instructions(typed: Callable[..., Any]) -> Callable[[Callable[..., Any]], An
             signature = typed(*kinds)
             return signature and (signature, lambda context, builder, _, values: emit(context, builder, values, *kinds))
 
-        names = ["typing_context", *inspect.signature(typed).parameters]
-        typing.__signature__ = inspect.Signature([inspect.Parameter(n, _BY_POSITION) for n in names])
+        names, kind = ["typing_context", *inspect.signature(typed).parameters], inspect.Parameter.POSITIONAL_OR_KEYWORD
+        typing.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])
         typing.__name__, typing.__doc__ = emit.__name__, emit.__doc__
         return intrinsic(typing)
 
     return decorated
-
-
-_BY_POSITION = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
 # --- functions -------------------------------------------------------------------------------------------------------

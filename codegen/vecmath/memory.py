@@ -8,9 +8,6 @@ float16 and bfloat16 are kept as their 16 bits and computed in float32. To float
 Only arithmetic that all machines have is used (F. Giesen, "Half to float done quic" and "Float to half", public domain).
 """
 
-# mypy: ignore-errors
-# The functions below are compiled by Numba: their types are Numba's to infer, per call.
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,8 +1,5 @@
 """The error function, and the gamma function."""
 
-# mypy: ignore-errors
-# The functions below are compiled by Numba: their types are Numba's to infer, per call.
-
 from __future__ import annotations
 
 import numpy as np

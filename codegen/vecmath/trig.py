@@ -1,8 +1,5 @@
 """Angles of sides, and sines, cosines and tangents of angles."""
 
-# mypy: ignore-errors
-# The functions below are compiled by Numba: their types are Numba's to infer, per call.
-
 from __future__ import annotations
 
 from .intrinsics import (

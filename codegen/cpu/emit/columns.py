@@ -42,9 +42,10 @@ class ColumnWriter:
         if self.tile:
             self.element.line(f"end = min(at + {self.tile}, {self.writer.ends(self.axis)[1]})")
         for each in self.loops.passes():
-            self._start_pass(each)
+            scans = self._start_pass(each)
             if each.roots:
-                inner = partial(self._along, each)
+                body = partial(self._write_element, scans, each.reductions, each.outputs)
+                inner = partial(self.writer.prepared, self.ends, each.roots, body)
                 if self.tile:
                     inner = partial(self._over_rows, each, inner)
                 self.element.nest([self.writer.header(a, ("0", f"n{a}")) for a in self.loops.reduced_axes], inner)
@@ -52,8 +53,8 @@ class ColumnWriter:
                 roots = [self.loops.stores[o].value for o in each.after]
                 self.writer.prepared(self.ends, roots, partial(self._write_element, (), (), each.after))
 
-    def _start_pass(self, each: Pass) -> None:
-        """Write the loop before a pass, which computes the kept values that it needs and starts its sums."""
+    def _start_pass(self, each: Pass) -> list[int]:
+        """Write the loop before a pass: it computes the kept values that it needs and starts its sums. Gives the running ones."""
         element, loops = self.element, self.loops
         kept = [k for k in self.writer.kept_values(each.roots) if k not in self.vectors]
         for k in kept:
@@ -75,18 +76,13 @@ class ColumnWriter:
 
         if each.reductions or kept or scans:
             self.writer.prepared(self.ends, kept, start)
+        return scans
 
     def _vector(self, number: int) -> Array:
         if number not in self.vectors:
             dtype = self.loops.values[number].dtype
             self.vectors[number] = self.element.new_scratch(f"col{number}", self.length, dtype)
         return self.vectors[number]
-
-    def _along(self, each: Pass) -> None:
-        """The innermost loop of a pass."""
-        scans = self.writer.not_known(each.roots, "scan")
-        body = partial(self._write_element, scans, each.reductions, each.outputs)
-        self.writer.prepared(self.ends, each.roots, body)
 
     def _write_element(self, scans: Iterable[int], reductions: Iterable[int], outputs: Iterable[int]) -> None:
         """Write what a pass does with one element: steps of running sums and of reductions, and stores."""

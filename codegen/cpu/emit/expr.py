@@ -49,10 +49,9 @@ def literal(value: object, dtype: DType) -> str:
     if dtype.is_bool:
         return repr(bool(value))
     if dtype.is_floating:
-        number = float(value)  # type: ignore[arg-type]
-        if not math.isfinite(number):
-            return f"{SHORT[dtype.name]}({'np.nan' if math.isnan(number) else 'np.inf' if number > 0 else '-np.inf'})"
-        return f"{SHORT[dtype.name]}({number!r})"
+        value = float(value)  # type: ignore[arg-type]
+        if not math.isfinite(value):
+            return f"{SHORT[dtype.name]}({'np.nan' if math.isnan(value) else 'np.inf' if value > 0 else '-np.inf'})"
     return f"{SHORT[dtype.name]}({value!r})"
 
 
@@ -78,7 +77,6 @@ def combine(kind: str, total: str, x: str, dtype: DType, *, any_order: bool = Fa
 
 
 def _cast(x: str, source: DType, to: DType) -> str:
-    """A number as another type."""
     if to in NARROW:
         if source is float64:  # NumPy rounds to a bfloat16 by way of float32, to a float16 at once
             x = f"m.towards_odd({x})" if to is float16 else f"f32({x})"
@@ -174,9 +172,8 @@ class ElementWriter(ValueWriter):
             name = f"single{number}"  # a piece of one number: it varies along no inner loop
             if number not in self._single:
                 self._single[number] = self.new_scratch(name, "1 + r.MARGIN", v.dtype)
-            return self._single[number].load(
-                f"r.{v.data}{8 * v.dtype.size}({name}, {self.index(v.axes)}, 1, {', '.join(args)})"
-            )
+            made = f"r.{v.data}{8 * v.dtype.size}({name}, {self.index(v.axes)}, 1, {', '.join(args)})"
+            return self._single[number].load(made)
         if v.op == "exp" and v.dtype is float32 and is_below_zero(self.loops, v.args[0]):
             return f"m.exp_below32({args[0]})"
         if v.op in COSTLY:

@@ -19,7 +19,6 @@ Signature: TypeAlias = "tuple[str, tuple[int, ...]]"
 """(a letter per argument, the lengths of the tuples that follow): r is an array that is read, w one that is written, n one of int64
 that is read, c one of int64 with which threads count, p one of int32 that is written, i an integer."""
 
-
 _CPU = Path(__file__).parent.parent
 _IMPORT = re.compile(r"^from (?:dovetail\.codegen\.cpu|\.)\.?([\w.]+) import (\w*)", re.MULTILINE)
 
@@ -29,14 +28,8 @@ def versions() -> str:
     """What a kernel depends on besides its text, as a text: the functions that it calls, and Numba's version."""
     from importlib import metadata  # loads the mail package
 
-    here = Path(__file__).parent
-    codegen = here.parent.parent
-    files = (
-        *sorted((codegen / "vecmath").glob("*.py")),
-        codegen / "target.py",
-        here / "philox.py",
-        Path(philox.__file__),
-    )
+    functions = sorted((_CPU.parent / "vecmath").glob("*.py"))
+    files = (*functions, _CPU.parent / "target.py", _CPU / "emit" / "philox.py", Path(philox.__file__))
     called = b"".join(path.read_bytes() for path in files)
     return f"functions {hashlib.sha256(called).hexdigest()[:16]}, numba {metadata.version('numba')}"
 
@@ -50,15 +43,9 @@ def text_of(file: str, functions: Mapping[str, Signature], dtype: str) -> str:
 def text_with(file: str, compiled: tuple[str, ...]) -> str:
     """The source text of a file, with these expressions for its compiled functions as `kernel`."""
     called = hashlib.sha256(b"".join(p.read_bytes() for p in _called(_CPU / f"{file}.py"))).hexdigest()[:16]
-    return "\n".join(
-        [
-            (_CPU / f"{file}.py").read_text(encoding="utf-8"),
-            "",
-            f"# for functions {called}, {versions()}",
-            f"kernel = {compiled[0] if len(compiled) == 1 else '(' + ', '.join(compiled) + ')'}",
-            "",
-        ]
-    )
+    text, kernel = (_CPU / f"{file}.py").read_text(encoding="utf-8"), ", ".join(compiled)
+    kernel = kernel if len(compiled) == 1 else f"({kernel})"
+    return f"{text}\n\n# for functions {called}, {versions()}\nkernel = {kernel}\n"
 
 
 def _called(path: Path) -> list[Path]:
@@ -79,10 +66,9 @@ def _called(path: Path) -> list[Path]:
 
 def _compiled(name: str, signature: Signature, dtype: str) -> str:
     arguments, tuples = signature
-    kinds = {"r": f"types.Array(types.{dtype}, 1, 'C', readonly=True)", "w": f"types.Array(types.{dtype}, 1, 'C')"}
-    kinds["c"] = "types.Array(types.int64, 1, 'C')"
-    kinds["p"] = "types.Array(types.int32, 1, 'C')"
-    kinds["n"] = "types.Array(types.int64, 1, 'C', readonly=True)"
-    types = [kinds.get(a, "types.intp") for a in arguments]
+    read = ", readonly=True"
+    kinds = {"r": (dtype, read), "w": (dtype, ""), "c": ("int64", ""), "p": ("int32", ""), "n": ("int64", read)}
+    arrays = {letter: f"types.Array(types.{kind}, 1, 'C'{how})" for letter, (kind, how) in kinds.items()}
+    types = [arrays.get(a, "types.intp") for a in arguments]
     types += [f"types.UniTuple(types.intp, {n})" for n in tuples] + ["types.intp"] * 2
     return f"njit(types.void({', '.join(types)}), nogil=True, no_cfunc_wrapper=True, error_model='numpy', cache=True)({name})"

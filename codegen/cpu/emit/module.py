@@ -12,7 +12,6 @@ where a cast asks for it (`_widened`).
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -24,9 +23,6 @@ from .expr import NARROW, SHORT, ElementWriter, type_of
 from .instantiate import versions
 from .loops import LoopWriter, write_pointwise, write_table
 from .rows import RowWriter, total_type
-
-HEADER = '@njit(SIGNATURE, nogil=True, no_cfunc_wrapper=True, error_model="numpy", cache=True)\ndef kernel('
-"""The first lines of the function in a kernel's text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +39,6 @@ class NumbaSource:
     text: str
     schedule: CpuSchedule
     partial: tuple[DType, ...] = ()
-
-
-@cache
-def joined(sources: tuple[NumbaSource, ...]) -> str:
-    """The text of one kernel, or of several in one module, in which `kernel` is a tuple of functions."""
-    if len(sources) == 1:
-        return sources[0].text
-    texts = [re.sub(r"\b(SIGNATURE|kernel)\b(?=[ ,(])", rf"\1_{i}", s.text) for i, s in enumerate(sources)]
-    return "\n".join([*texts, f"kernel = {', '.join(f'kernel_{i}' for i in range(len(sources)))}", ""])
 
 
 @cache
@@ -75,47 +62,42 @@ def source_of(loops: LoopNest, schedule: CpuSchedule, in_place: int = 0) -> Numb
             ColumnWriter(writer).write()
         case CpuLoops.TABLE:
             write_table(writer)
-    used = sorted({SHORT[v.dtype.name] for v in loops.values} - {"boolean"})
-    widths = [
-        f"{short} = np.{name}"
-        for name, short in SHORT.items()
-        if (short in used or short == "f64") and name not in ("float16", "bfloat16")
-    ]
+    used = {SHORT[v.dtype.name] for v in loops.values} - {"boolean"} | {"f64"}
+    widths = [f"{short} = np.{name}" for name, short in SHORT.items() if short in used and "float16" not in name]
     draws = any(v.op == "random" for v in loops.values)
     partial = {r: total_type(loops.values[r]) for r in element.parts}
     arrays = [(f"in{i}", v.dtype, ", readonly=True") for i, v in enumerate(loops.loads)]
     arrays += [(f"out{i}", loops.values[s.value].dtype, "") for i, s in enumerate(loops.stores)]
     arrays += [(f"part{r}", dtype, "") for r, dtype in partial.items()] + [("done", int64, "")] * bool(partial)
     numbers = [*(f"n{i}" for i in range(len(loops.reduced))), *loops.sizes, "lo", "hi"]
-    text = "\n".join(
-        [
-            "# Made by Dovetail from:",
-            described,
-            f"# for {versions()}",
-            "import numpy as np",
-            "from numba import njit, types",
-            "",
-            "from dovetail.codegen import vecmath as m",
-            *(["from dovetail.codegen.cpu.emit import philox as r"] if draws else []),
-            *(["from dovetail.codegen.cpu.native.machine import count_up"] if partial else []),
-            "",
-            *widths,
-            "",
-            "SIGNATURE = types.void(",
-            *[f"    types.Array(types.{type_of(dtype)}, 1, 'C'{kind})," for _, dtype, kind in arrays],
-            f"    *[types.intp] * {len(numbers)},",
-            ")",
-            "",
-            "",
-            f"{HEADER}{', '.join([*(name for name, *_ in arrays), *numbers])}):",
-            "    m.wide_vectors()",
-            *([f"    n{schedule.along} = {schedule.unrolled}"] if schedule.unrolled else []),
-            *element.scratch,
-            *element.lines,
-            "",
-        ]
-    )
-    return NumbaSource(text, schedule, tuple(partial.values()))
+    lines = [
+        "# Made by Dovetail from:",
+        described,
+        f"# for {versions()}",
+        "import numpy as np",
+        "from numba import njit, types",
+        "",
+        "from dovetail.codegen import vecmath as m",
+        *(["from dovetail.codegen.cpu.emit import philox as r"] if draws else []),
+        *(["from dovetail.codegen.cpu.native.machine import count_up"] if partial else []),
+        "",
+        *widths,
+        "",
+        "SIGNATURE = types.void(",
+        *[f"    types.Array(types.{type_of(dtype)}, 1, 'C'{kind})," for _, dtype, kind in arrays],
+        f"    *[types.intp] * {len(numbers)},",
+        ")",
+        "",
+        "",
+        '@njit(SIGNATURE, nogil=True, no_cfunc_wrapper=True, error_model="numpy", cache=True)',
+        f"def kernel({', '.join([*(name for name, *_ in arrays), *numbers])}):",
+        "    m.wide_vectors()",
+        *([f"    n{schedule.along} = {schedule.unrolled}"] if schedule.unrolled else []),
+        *element.scratch,
+        *element.lines,
+        "",
+    ]
+    return NumbaSource("\n".join(lines), schedule, tuple(partial.values()))
 
 
 def _legal(loops: LoopNest, schedule: CpuSchedule) -> tuple[LoopNest, CpuSchedule]:

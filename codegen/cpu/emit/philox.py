@@ -7,9 +7,6 @@ elements along the last axis is made at once, as vectors, into memory of the ker
                                                         numbers[at], because whole counters are made
 """
 
-# mypy: ignore-errors
-# Numba infers the types of what is compiled.
-
 from __future__ import annotations
 
 import numpy as np
@@ -20,13 +17,11 @@ from ... import vecmath as m
 u64, i64, f32, f64 = np.uint64, np.int64, np.float32, np.float64
 LOW, HALF = u64(0xFFFFFFFF), u64(32)
 
+# Elements that a piece needs beyond its count: whole counters at both ends.
 MARGIN = 8
-"""Elements that a piece needs beyond its count: whole counters at both ends."""
 
 _inlined = m.inner(forceinline=True, error_model="numpy")
 _apart = m.inner(error_model="numpy", nogil=True)
-
-
 _scrambled = _inlined(philox.scrambled)
 
 

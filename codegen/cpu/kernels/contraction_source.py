@@ -17,9 +17,6 @@ Each thread has a contiguous part of the units, and steals from others when its 
 previous kernel is still in its core's caches. See `emit.instantiate` for how this text becomes a kernel.
 """
 
-# mypy: ignore-errors
-# Numba infers the types of what is compiled.
-
 import numpy as np
 from numba import njit, types  # noqa: F401 (what is added to this text uses them)
 
@@ -45,14 +42,6 @@ def next_unit(counters, thread, units):
         if front + back < last - first:
             return first + front if i == 0 else last - 1 - back
     return -1
-
-
-@m.inner(error_model="numpy")
-def wait(counters, units):
-    """Spin for a while until all units are finished."""
-    checks = 0
-    while checks < FINISH_CHECKS and count_now(counters, FINISHED) < units:
-        checks += 1
 
 
 # --- packing -----------------------------------------------------------------------------------------------------------
@@ -240,11 +229,8 @@ def tiles(x, rows, steps, panels, begin, gaps, width, out, to, places, count, mo
 @m.inner(error_model="numpy")
 def place_of(matrix, counts, jumps):
     """Where a matrix begins: `counts` and `jumps` of the axes of the stack."""
-    return (
-        matrix // (counts[1] * counts[2]) * jumps[0]
-        + matrix // counts[2] % counts[1] * jumps[1]
-        + matrix % counts[2] * jumps[2]
-    )
+    rest = matrix // counts[2]
+    return rest // counts[1] * jumps[0] + rest % counts[1] * jumps[1] + matrix % counts[2] * jumps[2]
 
 
 def contract(
@@ -281,11 +267,8 @@ def contract(
     panels = room[thread * mine : thread * mine + box[3] * most * lanes]
     slab = room[thread * mine + panels.size : (thread + 1) * mine]
     tall, broad = (box[1] - 1) * down + (high - 1) * apart + 1, (box[2] - 1) * along + (wide - 1) * beside + 1
-    is_inside = (
-        not by_filter and top <= 0 and left <= 0
-        and (rows - 1) * down - top + (high - 1) * apart < height
-        and (columns - 1) * along - left + (wide - 1) * beside < width
-    )  # fmt: skip
+    bottom, right = (rows - 1) * down - top + (high - 1) * apart, (columns - 1) * along - left + (wide - 1) * beside
+    is_inside = not by_filter and top <= 0 and left <= 0 and bottom < height and right < width
     per_image, row, column, step = x_jumps
     group, bunch = (min(MR, box[0]), min(MR, box[0])) if by_filter else (inner, 1)
     pixels = (some[0] if by_filter else box[0]) * tall * broad
@@ -328,11 +311,8 @@ def contract(
         first, of_x = part * box[3] * lanes, place_of(matrix, counts, x_stack)
         own, of_w = min(box[3] * lanes, channels - first), place_of(matrix, counts, w_stack) + w_jumps[0]
         to = matrix * images * rows * columns * channels
-        n0, r0, c0 = (
-            block // (across * down_boxes) * box[0],
-            block // across % down_boxes * box[1],
-            block % across * box[2],
-        )
+        line = block // across
+        n0, r0, c0 = line // down_boxes * box[0], line % down_boxes * box[1], block % across * box[2]
         n1, r1, c1 = min(images, n0 + box[0]), min(rows, r0 + box[1]), min(columns, c0 + box[2])
         begin = 0
         if is_inside:
@@ -387,8 +367,9 @@ def contract(
                     at > 0, is_far,
                 )  # fmt: skip
         count_up(counters, FINISHED, 1)
-    if thread == 0:
-        wait(counters, units)
+    checks = 0
+    while thread == 0 and checks < FINISH_CHECKS and count_now(counters, FINISHED) < units:
+        checks += 1
 
 
 def overlay(y, w, x, size, result, window, dilations, lo, hi):

@@ -31,7 +31,6 @@ from ..work_ranges import ranges_of
 from .gemm import FUNCTIONS, contract
 
 Functions: TypeAlias = Mapping[str, Function]
-"""The compiled functions, by name."""
 
 
 # --- ops ---------------------------------------------------------------------------------------------------------------

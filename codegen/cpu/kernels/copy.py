@@ -84,5 +84,4 @@ def _shape(parts: Sequence[Array], axis: int, length: int | None = None) -> tupl
 
 
 def _joined(parts: Sequence[Array], axis: int) -> Array:
-    """The parts concatenated along an axis."""
     return np.concatenate(parts, axis, buffers.empty(_shape(parts, axis), parts[0].dtype))

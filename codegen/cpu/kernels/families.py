@@ -1,6 +1,7 @@
 """The families of kernels on CPUs: which nodes each takes, and how it makes their kernels.
 
-A node that none takes (other element types, sizes too small to pay) runs its reference on NumPy.
+A node that none takes (other element types, sizes too small to pay) runs its reference on NumPy. That of `TopKV2` would sort whole rows;
+`topk_source` keeps the k largest in order while it scans.
 """
 
 from __future__ import annotations
@@ -8,14 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, TypeAlias
 
-from ....graph.core.dtypes import DType, float32, float64, int32, int64
+import numpy as np
+
+from ....graph.core.dtypes import Array, DType, float32, float64, int32, int64
 from ....graph.core.graph import Node
 from ...fusion.optimizer_loops import ACCUMULATES
 from ...ir.nodes import PRODUCTS
 from ...ir.program import REFERENCE, Kernel, Work
 from ...options import is_enabled
-from . import conv, copy, gemm, optimizer, rows
+from ...target import NS_PER_COMPARED, NS_PER_FOUND
+from ..emit.instantiate import text_of
+from ..native.planner import Planner
+from ..work_ranges import ranges_of
+from . import conv, copy, gemm, optimizer
 from .node import NodeKernel
+
+MOST_K = 256  # the largest k of top-k: each insertion moves some of the numbers found so far
 
 LOOPS = "fused loops"
 """The family of fused kernels."""
@@ -31,11 +40,24 @@ def _of(*types: DType) -> Takes:
 
 def _single(make: Callable[[Node, int], tuple[str, Callable[..., Any]]]) -> Maker:
     """A maker from a function of a node and threads, which gives the source text and the call of a `NodeKernel`."""
+    return lambda node, reference, threads, check: NodeKernel(node, reference, *make(node, threads), check=check)
 
-    def maker(node: Node, reference: Kernel, threads: int, check: bool) -> Kernel:
-        return NodeKernel(node, reference, *make(node, threads), check=check)
 
-    return maker
+def top_kernel(node: Node, threads: int) -> tuple[str, Callable[..., tuple[Array, Array] | None]]:
+    """The source text for a `TopKV2`, and the `call` of its `NodeKernel`. The reference does the work if k is too large."""
+
+    def top(function: Any, planner: Planner, x: Array, k: Array) -> tuple[Array, Array] | None:
+        count, length = int(planner.known(k)), x.shape[-1]
+        if not 0 < count <= min(length, MOST_K) or not x.size:
+            return None
+        rows, shape = x.size // length, (*x.shape[:-1], count)
+        values, places = planner.empty(shape, x.dtype), planner.empty(shape, np.dtype(np.int32))
+        time = x.size * NS_PER_COMPARED + rows * count * NS_PER_FOUND
+        arrays = planner.ordered(x).reshape(-1), values.reshape(-1), places.reshape(-1)
+        planner.share(function, (*arrays, (length, count)), ranges_of(rows, time, threads), threads)
+        return values, places
+
+    return text_of("kernels/topk_source", {"top": ("rwp", (2,))}, node.outputs[0].dtype.name), top
 
 
 _FLOATS = _of(float32, float64)
@@ -44,7 +66,7 @@ FAMILIES: dict[str, tuple[Collection[str], Takes, Maker]] = {
     "copies": (copy.OPS, lambda node: True, copy.copy_kernel),
     "matrix products": (PRODUCTS, _FLOATS, gemm.ProductKernel),
     "convolutions": (conv.OPS, _FLOATS, _single(conv.conv_kernel)),
-    "top k": (rows.TOP, _of(float32, float64, int32, int64), _single(rows.top_kernel)),
+    "top k": (("TopKV2",), _of(float32, float64, int32, int64), _single(top_kernel)),
     "updates": (ACCUMULATES, optimizer.takes_update, optimizer.update_kernel),
 }
 """The families of hand-written kernels: their ops (of updates also all with "Apply" in their names); which nodes of these they take; and

@@ -24,18 +24,12 @@ from ...target import COLUMN_STRIP
 from ..emit.module import NumbaSource, source_of
 from ..native.planner import LEAST, NotPlannableError, Planner
 from ..schedule import schedule_of
-from ..work_ranges import Ranges, nanoseconds, ranges_of
+from ..work_ranges import Ranges, nanoseconds, ranges_of, ranges_of_rows
 from .node import PlannedKernel
-from .rows import ranges_of_rows
 
 
 class CpuFusedKernel(PlannedKernel):
-    """A fused kernel. NumPy does its work until it is compiled.
-
-    Attributes:
-        group: the fusion group that it runs.
-        function: the compiled function, or None while NumPy does the work.
-    """
+    """A fused kernel: that of a fusion group, `group`. NumPy does its work until it is compiled."""
 
     def __init__(
         self,

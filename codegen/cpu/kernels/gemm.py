@@ -1,10 +1,8 @@
 """Contractions on CPUs, as launches of a plan (`contraction_source` has the loops); and matrix products, which are one.
 
-OpenBLAS hands a product of more than 64 x 64 x 64 to threads that spin while they wait for each other. That is fastest on an idle
-machine. On a busy one (several tasks, as clusters on one machine have) each product costs several time slices of the scheduler, a
-hundred times what the product itself does. So products of middling size are computed here, shared like any other kernel (`worker_pool`),
-in tiles as fast as those of BLAS (docs/concepts/kernels-cpu.md has the numbers). BLAS does smaller ones, without threads, and larger
-ones, which last so long that waiting does not matter.
+OpenBLAS hands a product of more than 64 x 64 x 64 to threads that spin while they wait for each other: on a busy machine, a hundred
+times the product's own time. So products of middling size are computed here, shared like any other kernel (`worker_pool`). BLAS does
+smaller ones, without threads, and larger ones. docs/concepts/kernels-cpu.md has the numbers.
 """
 
 from __future__ import annotations
@@ -51,16 +49,9 @@ def contract(
     by_filter: bool = False,
 ) -> None:
     """Record a contraction of vectors: `contraction_source.contract` tells the arguments. `by_filter`: it is a gradient by the filter."""
+    matrices, is_packed = math.prod(counts), x_jumps[3] != 1
     schedule = product_schedule(
-        image,
-        result,
-        sums,
-        window,
-        x.itemsize,
-        threads,
-        math.prod(counts),
-        is_packed=x_jumps[3] != 1,
-        by_filter=by_filter,
+        image, result, sums, window, x.itemsize, threads, matrices, is_packed=is_packed, by_filter=by_filter
     )
     planner.schedules.append(schedule)
     room = planner.empty((schedule.threads * schedule.scratch,), x.dtype)
@@ -100,8 +91,9 @@ class ProductKernel(NodeKernel):
             return None
         a, b = np.broadcast_to(a, stack + a.shape[-2:]), np.broadcast_to(b, stack + b.shape[-2:])
         out = planner.empty((*stack, rows, columns), a.dtype)
-        if (rows if columns > 1 else columns) == 1 and _is_column_major(b if columns > 1 else a):
-            # The transposed product reads such a matrix along its contiguous axis.
+        matrix = b if columns > 1 else a
+        if 1 in (rows, columns) and matrix.strides[-2] == matrix.itemsize != matrix.strides[-1]:
+            # Its columns are contiguous: the transposed product reads it along them.
             a, b, rows, columns = b.swapaxes(-1, -2), a.swapaxes(-1, -2), columns, rows
         (a, a_jumps), (b, b_jumps) = (_as_vector(x if _is_vector(x) else planner.ordered(x)) for x in (a, b))
         contract(
@@ -111,11 +103,6 @@ class ProductKernel(NodeKernel):
             counts=(1,) * (3 - len(stack)) + stack, x_stack=a_jumps[:3], w_stack=b_jumps[:3],
         )  # fmt: skip
         return out
-
-
-def _is_column_major(matrix: Array) -> bool:
-    """Whether the columns of a matrix are contiguous, and its rows are not."""
-    return matrix.strides[-2] == matrix.itemsize != matrix.strides[-1]
 
 
 def _is_vector(x: Array) -> bool:

@@ -14,9 +14,6 @@ packed panel of at most NR / 2 columns is half as wide (`half_table_tile`).
 No function here checks bounds. If a tile has fewer than MR rows, the last row is computed and stored several times, to the same address.
 """
 
-# mypy: ignore-errors
-# Numba infers the types of what is compiled.
-
 from __future__ import annotations
 
 from typing import Any
@@ -106,10 +103,6 @@ class _Tile:
         with builder.if_then(more):
             self.for_each_place(self.load)
 
-    def end(self) -> None:
-        """Store the sums."""
-        self.for_each_place(self.store)
-
     def for_each_place(self, move: Any) -> None:
         """Move whole vectors; where columns are missing, through the mask."""
         pairs = list(zip(self.places, self.totals, strict=True))
@@ -165,9 +158,8 @@ def _table_tile(half: bool) -> Any:
         For i < high <= MR and j < columns, of which the panel has NR (`half`: NR / 2); `more`: add to what is there.
         """
         x, begin, apart, to, k, high, columns, count, more = (kinds[0], *(args[i] for i in (4, 5, 7, *range(9, 14))))
-        first, offsets, moves, second, into, targets = (
-            _data(context, builder, kinds[i], args[i]) for i in (0, 1, 2, 3, 6, 8)
-        )
+        arrays = (_data(context, builder, kinds[i], args[i]) for i in (0, 1, 2, 3, 6, 8))
+        first, offsets, moves, second, into, targets = arrays
         lanes = NR[x.dtype.name] // 2 if half else NR[x.dtype.name]
         sums = _Tile(context, builder, x, lanes, high, columns)
         sums.at_table(first, offsets, into, to, targets, k)
@@ -175,7 +167,7 @@ def _table_tile(half: bool) -> Any:
         with cgutils.for_range(builder, count, intp=sums.word) as loop:
             right = sums.panel_row(second, begin, apart, loop.index)
             sums.step(builder.load(builder.gep(moves, [loop.index])), right)
-        sums.end()
+        sums.for_each_place(sums.store)
         return context.get_dummy_value()
 
     return table_tile

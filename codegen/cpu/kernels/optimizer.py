@@ -8,9 +8,8 @@ Sparse, for the rows that a gradient names, as in an embedding: two kernels, bot
     the sums     rows of the gradient that name the same row of the variable are added up, in their order. Often there are none
     the update   the rule for each named row: read from the variable and its slots, and written back
 
-A rule that is linear in the gradient (gradient descent) needs no sums: one thread updates a row each time it is named, as TensorFlow
-does. For very large gradients the sums are quicker, because threads share them. A rule whose slots decay everywhere (Adam) needs all
-rows: the sums are as large as the variable, and the update is the dense one.
+A rule that is linear in the gradient (gradient descent) needs no sums, unless the gradient is so large that threads should share them:
+one thread updates a row each time it is named. A rule whose slots decay everywhere (Adam) needs all rows, and the update is the dense one.
 """
 
 from __future__ import annotations
@@ -31,15 +30,14 @@ from ...fusion.optimizer_loops import SparseUpdate, sparse_update_of, update_of
 from ...fusion.table_loops import added
 from ...ir.loop_nest import SUPPORTED, LoopNest, NotFusibleError
 from ...ir.program import Kernel
-from ...target import LONE_UPDATE_BYTES, SMALLEST_UPDATE
+from ...target import LONE_UPDATE_BYTES, NS_PER_SUM, SMALLEST_UPDATE
 from ..emit.module import source_of
 from ..jit import Function, TieredKernel, compile_now
 from ..native.plan_cache import PlanCache
 from ..native.planner import NotPlannableError, Planner
 from ..native.worker_pool import share
 from ..schedule import schedule_of
-from ..work_ranges import nanoseconds, ranges_of
-from .rows import add_rows
+from ..work_ranges import nanoseconds, ranges_of, ranges_of_rows
 
 
 class VariableKernel(TieredKernel):
@@ -89,17 +87,14 @@ class UpdateKernel(VariableKernel):
     Args:
         loops: the new values of the variables, from the old ones and from the node's other inputs.
         gradient: which input has the variable's shape. The others are those of a `VariableKernel`.
-
-    Attributes:
-        gradient: which of the inputs after the variables has their shape.
     """
 
     def __init__(
         self, node: Node, reference: Kernel, loops: LoopNest, places: int, gradient: int, threads: int, check: bool
     ) -> None:
         super().__init__(node, reference, source_of(loops, schedule_of(loops), places).text, places, threads, check)
-        self.loops = loops
-        self.gradient = gradient - places
+        self._loops = loops
+        self._gradient = gradient - places  # among the inputs after the variables
         self._plans = PlanCache(self.record_into, "an update")
 
     def _change(self, values: Sequence[Array], inputs: Sequence[Any]) -> bool:
@@ -108,14 +103,13 @@ class UpdateKernel(VariableKernel):
     def record_into(self, planner: Planner, inputs: Sequence[Any]) -> Sequence[Any]:
         """Record its launch in a native plan, whose first inputs are the variables' values, and which has no outputs."""
         function = planner.compiled(self.text)
-        places = self.places
-        values, given = inputs[:places], [planner.ordered(planner.in_memory(x)) for x in inputs[places:]]
-        array = given[self.gradient]
-        for v, loaded in zip(values, self.loops.loads, strict=False):
-            if v.shape != array.shape or v.dtype != loaded.dtype.np:
+        values = inputs[: self.places]
+        given = [planner.ordered(planner.in_memory(x)) for x in inputs[self.places :]]
+        shape, size = given[self._gradient].shape, given[self._gradient].size
+        for v, loaded in zip(values, self._loops.loads, strict=False):
+            if v.shape != shape or v.dtype != loaded.dtype.np:
                 raise NotPlannableError("a value of another shape than its gradient")
-        size = array.size
-        ranges = ranges_of(size, nanoseconds(self.loops, (size,)), self._threads)
+        ranges = ranges_of(size, nanoseconds(self._loops, (size,)), self._threads)
         planner.share(function, [*values, *given, *values, size], ranges, self._threads)
         return ()
 
@@ -129,9 +123,6 @@ def dense_update(node: Node) -> tuple[LoopNest, int, int] | None:
     if grad.dtype.base not in SUPPORTED or (element_count(grad.dims) or SMALLEST_UPDATE) < SMALLEST_UPDATE:
         return None
     return found
-
-
-_TYPES = (float32, float64)
 
 
 class SparseUpdateKernel(VariableKernel):
@@ -158,11 +149,6 @@ class SparseUpdateKernel(VariableKernel):
         """The source texts of the update and of the sums."""
         return self.text, self._sums_text
 
-    def compile(self) -> None:
-        """Compile both now."""
-        self._sums = compile_now(self._sums_text)
-        super().compile()
-
     def _swap_in(self, function: Function) -> None:
         self._sums = compile_now(self._sums_text)
         super()._swap_in(function)
@@ -182,7 +168,7 @@ class SparseUpdateKernel(VariableKernel):
         flat = [v.reshape(-1) for v in values]
         threads = self._threads
         if decays:
-            grad = add_rows(self._sums, grad, indices, len(values[0]), threads)
+            grad = self._added(grad, indices, len(values[0]))
         elif self._found.rule.linear and grad.nbytes <= LONE_UPDATE_BYTES:
             threads = 1
         else:
@@ -205,13 +191,23 @@ class SparseUpdateKernel(VariableKernel):
         if own.all():
             return np.ascontiguousarray(indices), grad
         number = np.cumsum(own, dtype=indices.dtype) - 1
-        return indices[own], add_rows(self._sums, grad, number[owner], int(number[-1]) + 1, self._threads)
+        return indices[own], self._added(grad, number[owner], int(number[-1]) + 1)
+
+    def _added(self, data: Array, ids: Array, count: int) -> Array:
+        """The sums of the rows of `data` by their ids, which are below `count`."""
+        inner = data.shape[ids.ndim :]
+        out = buffers.empty((count, *inner), data.dtype)
+        width = math.prod(inner)
+        ranges = ranges_of_rows(count, width, data.size * NS_PER_SUM, self._threads)
+        assert self._sums is not None
+        share(self._sums, (data.ravel(), ids.ravel(), out.reshape(-1), ids.size, width), ranges, self._threads)
+        return out
 
 
 def _sparse_update(node: Node) -> tuple[SparseUpdate, LoopNest] | None:
     """An update of the rows that a gradient names, and its loops; None: it is none, or of a type or a rule without kernels."""
     found = sparse_update_of(node)
-    if found is None or found.dtype not in _TYPES:
+    if found is None or found.dtype not in (float32, float64):
         return None
     try:
         return found, found.dense() if found.rule.decays else found.sparse()

@@ -6,9 +6,6 @@ time, in vectors, and only a block with such a number is scanned one by one.
 See `emit.instantiate` for how this text becomes a kernel.
 """
 
-# mypy: ignore-errors
-# Numba infers the types of what is compiled.
-
 from numba import njit, types  # noqa: F401 (what is added to this text uses them)
 
 from dovetail.codegen import vecmath as m

@@ -15,9 +15,6 @@ then reads how many helpers sleep. So at least one of them sees what the other h
 number of sleeping helpers, and then writes a byte to the pipe that these read. A byte too many only makes a helper check once in vain.
 """
 
-# mypy: ignore-errors
-# Numba infers the types of what is compiled.
-
 import numpy as np
 from numba import njit
 

@@ -3,9 +3,6 @@
 Numba's calling convention on CPUs and its view of an array (`fields_of`) are relied on here and in `table`, nowhere else.
 """
 
-# mypy: ignore-errors
-# Numba infers the types of what is compiled.
-
 from __future__ import annotations
 
 import platform

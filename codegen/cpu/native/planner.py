@@ -198,7 +198,6 @@ class Planner:
     # --- launches --------------------------------------------------------------------------------------------------
 
     def _at(self, x: Array) -> Address:
-        """Where a tensor begins."""
         memory = self.memory_of(x)
         if memory is None:
             raise NotPlannableError("an array that NumPy has copied" if x.size else "a tensor without elements")
@@ -261,10 +260,6 @@ class Planner:
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
-    def arena_bytes(self, outputs: Sequence[Any], largest: int | None = None) -> int:
-        """The size of the arena of the recorded launches; `largest`: as for `finish`."""
-        return self._laid_out(outputs, (), largest)[-1]
-
     def finish(
         self, given: int, outputs: Sequence[Any], sent: Collection[int] = (), largest: int | None = None
     ) -> NativePlan:
@@ -272,11 +267,10 @@ class Planner:
 
         `sent`: the outputs that go to other tasks. `largest`: the most bytes of the arena and of what leaves, if there is a limit.
         """
-        leaving, staying, offsets, size = self._laid_out(outputs, sent, largest)
+        leaving, staying, offsets, size = self.laid_out(outputs, sent, largest)
         assist = launches.loops()["assist"]
-        count = given + len(leaving) + 1
         where = {id(m): (given + i, 0) for i, m in enumerate(leaving)}
-        where |= {id(m): (count - 1, offset) for m, offset in zip(staying, offsets, strict=True)}
+        where |= {id(m): (given + len(leaving), offset) for m, offset in zip(staying, offsets, strict=True)}
         where |= {id(m): (m.number, 0) for m in self._memories if m.kind == "given"}
         held = [m.array for m in self._memories if m.kind == "fixed"]
         table: list[int] = []
@@ -284,13 +278,9 @@ class Planner:
         for r in self._records:
             ranges = np.array(r.ranges, np.int64)
             held.append(ranges)
-            sharing = (
-                r.threads,
-                len(r.ranges) or r.units,
-                launches.begin_of(ranges) if r.ranges else 0,
-                launches.HEAD + r.counters,
-            )
-            table += launches.head(r.function or assist, len(r.arguments), *sharing)
+            count, at = (len(r.ranges), launches.begin_of(ranges)) if r.ranges else (r.units, 0)
+            counted = launches.HEAD + r.counters
+            table += launches.head(r.function or assist, len(r.arguments), r.threads, count, at, counted)
             for word in r.arguments:
                 if type(word) is Address and word.memory.kind == "fixed":
                     word = word.memory.begin + word.offset
@@ -313,10 +303,10 @@ class Planner:
             max((r.threads for r in self._records), default=1),
         )
 
-    def _laid_out(
+    def laid_out(
         self, outputs: Sequence[Any], sent: Collection[int], largest: int | None
     ) -> tuple[list[Memory], list[Memory], tuple[int, ...], int]:
-        """(memories of the outputs, memories in the arena, their offsets in it, the size of the arena)."""
+        """(memories of the outputs, memories in the arena, their offsets in it, the size of the arena). Arguments as for `finish`."""
         for i, memory in enumerate(map(self.memory_of, outputs)):
             if memory is not None and memory.kind == "made":
                 memory.leaves = True

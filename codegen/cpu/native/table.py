@@ -150,18 +150,16 @@ def trampoline(arguments: int) -> int:
 
     loads = [f"%p{i} = getelementptr i64, ptr %words, i64 {i}\n%a{i} = load i64, ptr %p{i}" for i in range(arguments)]
     passed = ", ".join(["ptr %result", "ptr %error", *[f"i64 %a{i}" for i in range(arguments)]])
-    text = "\n".join(
-        [
-            "define i32 @trampoline(ptr %function, ptr %words) {",
-            "%result = alloca i64\n%error = alloca ptr\nstore ptr null, ptr %error",
-            *loads,
-            f"%status = call i32 %function({passed})\nret i32 %status\n}}",
-        ]
-    )
+    lines = [
+        "define i32 @trampoline(ptr %function, ptr %words) {",
+        "%result = alloca i64\n%error = alloca ptr\nstore ptr null, ptr %error",
+        *loads,
+        f"%status = call i32 %function({passed})\nret i32 %status\n}}",
+    ]
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(opt=2)
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(text), machine)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly("\n".join(lines)), machine)
     engine.finalize_object()
     _engines.append(engine)
     address: int = engine.get_function_address("trampoline")

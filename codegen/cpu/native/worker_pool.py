@@ -1,17 +1,14 @@
 """The helper threads of a process, and what runs tables with their help.
 
-Waking a thread takes about 70 microseconds. The launches of a table follow each other immediately, and so do many programs' steps. So a
-helper that has worked looks for the next launch, on shared memory and without Python (`launch_source`), for `PATIENCE_NS`; it yields the
-core now and then. A caller that needs more helpers wakes those that sleep. In a task of a cluster a step waits for others in between, and
-these may need the core, so helpers are less patient there: with 50 us training on two workers of two cores took 1.2 times as long.
+Waking a thread takes about 70 microseconds. So a helper that has worked looks for the next launch, on shared memory and without Python
+(`launch_source`), for `PATIENCE_NS`; it yields the core now and then. In a task of a cluster it is less patient: others may need the core
+(docs/concepts/kernels-cpu.md has the numbers). A caller that needs more helpers wakes those that sleep.
 
 A *slot* is the piece of that memory where a caller writes its launches; each run takes one, so several threads may run tables at once.
-All use the same helpers. The caller never waits for a helper that has not started: on a machine whose other cores are busy it does
-everything itself.
+All use the same helpers. The caller never waits for a helper that has not started.
 
-Helpers are kept off the core of the caller. A scheduler that saves energy, or that expects a thread to sleep once it has woken another,
-puts the woken thread on the same core and moves it only after it has waited there; by then the kernel is over. On such a
-machine (a virtual one with two cores), 0.4 ms of work took 0.4 ms on two threads. With helpers on other cores it takes 0.23 ms.
+Helpers are kept off the core of the caller. Some schedulers put a woken thread on the core of the one that has woken it, and move it only
+after it has waited there. Then 0.4 ms of work took 0.4 ms on two threads; with helpers on other cores it takes 0.23 ms.
 """
 
 from __future__ import annotations
@@ -36,6 +33,7 @@ PATIENCE_NS = 50_000  # for which helpers look for the next launch ...
 TASK_PATIENCE_NS = 3_000  # ... and in a task of a cluster
 MOST_HELPERS = 64
 SLOTS = 4  # threads that may run tables with helpers at once; another one does its work alone
+_NO_POOL = np.zeros(1, np.int64)
 
 
 class WorkerPool:
@@ -54,8 +52,9 @@ class WorkerPool:
         self._slots = [launches.SLOT + i * self._size for i in range(SLOTS)]
         self.memory[launches.READ_END], self.memory[launches.WRITE_END] = os.pipe()
         self.memory[launches.LOOKS] = _looks()
+        serve, given = launches.loops()["serve"], (self.memory, self._size)
         self._threads = [
-            threading.Thread(target=self._serve, name=f"dovetail-kernel-{i}", daemon=True)
+            threading.Thread(target=serve, args=given, name=f"dovetail-kernel-{i}", daemon=True)
             for i in range(self.threads - 1)
         ]
         for thread in self._threads:
@@ -63,9 +62,6 @@ class WorkerPool:
         self._core_of = _core_of_caller()
         self._allowed = os.sched_getaffinity(0) if self._core_of is not None else set()
         self._left = -1  # the core that helpers are kept away from
-
-    def _serve(self) -> None:
-        launches.loops()["serve"](self.memory, self._size)
 
     def run(self, table: Array) -> bool:
         """Run a table; see `run` below."""
@@ -139,9 +135,6 @@ def share(function: Callable[..., Any], arguments: Sequence[Any], ranges: Ranges
     record = [*launches.head(function, len(words), threads, len(ranges), held.ctypes.data), *words]
     if not run(np.array(record, np.int64), threads):
         raise MemoryError("a kernel found no memory for its scratch arrays")
-
-
-_NO_POOL = np.zeros(1, np.int64)
 
 
 @cache

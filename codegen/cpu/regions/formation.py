@@ -31,17 +31,7 @@ from ...ir.fused_kernel import FusedKernel
 from ...ir.loop_nest import LoopNest
 from ...ir.nodes import HANDLES
 from ...ir.partition import PartitionGraph
-from ...ir.program import (
-    REFERENCE,
-    Call,
-    Instruction,
-    Loop,
-    Program,
-    Region,
-    Send,
-    Work,
-    calls_of,
-)
+from ...ir.program import REFERENCE, Call, Instruction, Loop, Program, Region, Send, Work, calls_of
 from ...lower.lower import let_go
 from ...lower.region import constants_of, region_of
 from ..kernels.families import LOOPS, is_native
@@ -51,24 +41,14 @@ from .region import OF_KNOWN, SHAPE_OPS, VIEWS
 logger = logging.getLogger(__name__)
 
 FEWEST = 2  # launches that are worth a region
-
 LARGEST = 1 << 20  # bytes of a variable that is updated together with others, some 50 microseconds
-
 LONGEST = 0.05  # fraction of a send's work by which more work may delay it
 
 _READS = frozenset(("Read", "ReadVariableOp", "StackPopV2", "TensorArrayReadV3", "TensorArrayGradV3"))
 """Ops that only read, or read what belongs to this step."""
 _SMALL = SHAPE_OPS | {
-    "AddV2",
-    "BroadcastArgs",
-    "BroadcastGradientArgs",
-    "Greater",
-    "Identity",
-    "Less",
-    "LogicalAnd",
-    "NoOp",
-    "Sub",
-}
+    "AddV2", "BroadcastArgs", "BroadcastGradientArgs", "Greater", "Identity", "Less", "LogicalAnd", "NoOp", "Sub",
+}  # fmt: skip
 """Ops that mostly compute counters and shapes outside kernels: to run them earlier keeps no memory for longer."""
 _NOT_OPS = frozenset(("Fused", "Copy"))  # of calls that have no node of their own: they only compute
 
@@ -123,9 +103,7 @@ class _Window:
     made: set[int] = field(default_factory=set)  # slots that kernels write
     later: set[int] = field(default_factory=set)  # slots that calls behind the kernels write
     updated: set[int] = field(default_factory=set)  # slots that updates write
-    alone: dict[Call, FusedKernel | None] = field(
-        default_factory=dict
-    )  # kernels that calls of single nodes get in a region
+    alone: dict[Call, FusedKernel | None] = field(default_factory=dict)  # kernels of calls of single nodes
     known: set[int] = field(default_factory=set)  # slots whose values follow from shapes alone
     sends: bool = False  # whether there is a send behind the kernels, for which another task may wait
     work: float = 0.0  # of the kernels before the first send, as far as sizes are known
@@ -277,15 +255,12 @@ def is_large_update(call: Call) -> bool:
 
 def alone(node: Node) -> FusedKernel | None:
     """The kernel of one node that computes floating-point numbers, element by element or summed along axes; None: it has none."""
-    if node.opdef.is_stateful or len(node.outputs) != 1:
+    if node.opdef.is_stateful or len(node.outputs) != 1 or not has_rule(node):
         return None
-    data = (*node.outputs, *node.inputs)
-    if not node.outputs[0].dtype.is_floating or any(t.dtype.is_ref for t in data):
+    (output,), data = node.outputs, (*node.outputs, *node.inputs)
+    if not output.dtype.is_floating or any(t.dtype.is_ref for t in data) or all(t.dims == () for t in data):
         return None
-    if all(t.dims is not None and not t.dims for t in data):
-        return None
-    graph = PartitionGraph("", (node,), (), ((node.outputs[0].name, node.outputs[0]),))
-    kernels = fuse(graph, small=True, lone=True).kernels if has_rule(node) else ()
+    kernels = fuse(PartitionGraph("", (node,), (), ((output.name, output),)), small=True, lone=True).kernels
     return kernels[0] if kernels else None
 
 

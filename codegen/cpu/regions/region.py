@@ -119,7 +119,6 @@ class NativeRegion:
         return None if made is None else [inputs[at] if at >= 0 else next(left) for at in self._results]
 
     def _is_warm(self) -> bool:
-        """Whether all kernels are compiled."""
         self._cold = [k for k in self._cold if k.function is None]
         return not self._cold
 
@@ -141,7 +140,7 @@ def arena_bytes(run: NativeRegion, sizes: Sequence[tuple[tuple[int, ...], np.dty
         inputs = [planner.given(i, stand_in(*x)) for i, x in enumerate(sizes) if x is not None]
         if len(inputs) < len(sizes):
             return None
-        return planner.arena_bytes(run.record_into(planner, inputs), MOST_MEMORY)
+        return planner.laid_out(run.record_into(planner, inputs), (), MOST_MEMORY)[-1]
     except NotPlannableError:
         return None
 
@@ -162,7 +161,6 @@ def _sizes(tensor: Tensor | None) -> tuple[tuple[int, ...], np.dtype[Any]] | Non
 
 # --- how calls enter a plan ------------------------------------------------------------------------------------------
 # Kernels record themselves. Views of placeholders, and values that follow from shapes, are computed by the ops' own references.
-
 
 SHAPE_OPS = frozenset(("Shape", "ShapeN", "Size", "Rank"))
 """Ops whose outputs depend on the shapes of their inputs alone."""

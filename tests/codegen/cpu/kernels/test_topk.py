@@ -10,7 +10,7 @@ import pytest
 from planned import by_plan
 
 import dovetail as dt
-from dovetail.codegen.cpu.kernels.rows import MOST, top_kernel
+from dovetail.codegen.cpu.kernels.families import MOST_K, top_kernel
 from dovetail.graph.ops.array.sorting import _top_k
 
 pytest.importorskip("numba")
@@ -27,7 +27,7 @@ def test_the_largest_numbers_of_rows(dtype: Any) -> None:
         node = dt.nn.top_k(dt.placeholder(dtype, [None, None]), dt.placeholder(dt.int32, [])).values.op
         text, call = top_kernel(node, 2)
     top = partial(by_plan, partial(call, compile_now(text)))
-    for rows, length, count in ((1, 1, 1), (3, 64, 64), (5, 65, 1), (7, 300, 5), (2, 1000, MOST), (40, 20_000, 10)):
+    for rows, length, count in ((1, 1, 1), (3, 64, 64), (5, 65, 1), (7, 300, 5), (2, 1000, MOST_K), (40, 20_000, 10)):
         x = rng.integers(-50, 50, (rows, length)).astype(dtype)  # of which many are equal
         if x.dtype.kind == "f":
             x[rng.random(x.shape) < 0.01] = np.nan
@@ -38,7 +38,7 @@ def test_the_largest_numbers_of_rows(dtype: Any) -> None:
             assert mine.dtype == theirs.dtype
             np.testing.assert_array_equal(mine, theirs)
     assert top(np.zeros((2, 3), dtype), np.int32(4)) is None
-    assert top(np.zeros((2, 1000), dtype), np.int32(MOST + 1)) is None
+    assert top(np.zeros((2, 1000), dtype), np.int32(MOST_K + 1)) is None
     assert top(np.zeros((0, 3), dtype), np.int32(2)) is None
 
 

@@ -128,7 +128,7 @@ def test_updates_are_one_call_with_the_same_bits(sizes: list[tuple[int, ...]]) -
     twins = {i: VariableState(s.name, s.dtype) for i, s in states.items()}  # type: ignore[attr-defined]
     kernel = NativeRegion(region_of(calls, constants), at_once=True)  # type: ignore[arg-type]
     rng = np.random.default_rng(0)
-    gradient_of = {c.inputs[0]: c.inputs[c.kernel.places + c.kernel.gradient] for c in calls}  # type: ignore[attr-defined]
+    gradient_of = {c.inputs[0]: c.inputs[c.kernel.places + c.kernel._gradient] for c in calls}  # type: ignore[attr-defined]
     shapes = {}
     for c, size in zip(calls, sizes, strict=True):
         for place in c.inputs[: c.kernel.places]:  # type: ignore[attr-defined]
@@ -155,7 +155,7 @@ def test_numbers_that_are_no_arrays_go_by_a_plan() -> None:
     """What NumPy computes of scalars is no array: a rate that decays, the powers of Adam's betas in Keras."""
     calls, states, constants = updates_of(dt.train.MomentumOptimizer(0.1, 0.9), [(8,), (64, 3)])
     kernel = NativeRegion(region_of(calls, {}), at_once=True)
-    gradient_of = {c.inputs[0]: c.inputs[c.kernel.places + c.kernel.gradient] for c in calls}  # type: ignore[attr-defined]
+    gradient_of = {c.inputs[0]: c.inputs[c.kernel.places + c.kernel._gradient] for c in calls}  # type: ignore[attr-defined]
     grads = {gradient_of[c.inputs[0]]: np.ones(s, np.float32) for c, s in zip(calls, [(8,), (64, 3)], strict=True)}
     for c in calls:
         for place in c.inputs[: c.kernel.places]:  # type: ignore[attr-defined]
