@@ -1,4 +1,4 @@
-"""What the first step of a large graph costs: placing, cutting, compiling and running it once, beside TensorFlow.
+"""What the first step of a large graph costs: placing, partitioning, compiling and running it once, beside TensorFlow.
 
 The graph has 100,000 additions over 4 CPU devices of one task: four parallel chains, or one chain that changes device at every node.
 TensorFlow runs without its graph optimiser, which would take it several times longer. Each system gets a fresh process per round.

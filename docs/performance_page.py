@@ -131,7 +131,7 @@ PARTS = (
     Part(
         "The first step",
         "first_step",
-        "From a graph in Python to the first result: placing, cutting, compiling and running it, in one process.",
+        "From a graph in Python to the first result: placing, partitioning, compiling and running it, in one process.",
         picture=("four chains, 100,000 nodes",),
     ),
     Part(
@@ -231,7 +231,7 @@ def planning() -> str:
     measured = {row["name"]: row["dovetail"] for row in rows}
     name = max((n for n in measured if n.endswith(" GPUs")), key=lambda n: int(n.split()[-2].replace(",", "")))
     return (
-        f"Placing and cutting {name} takes {measured[name]:.1f} s of processor time, its page {measured[f'{name}, page']:.0f} s and "
+        f"Placing and partitioning {name} takes {measured[name]:.1f} s of processor time, its page {measured[f'{name}, page']:.0f} s and "
         f"{measured[f'{name}, size of the page']:.0f} MB; other sizes: `bench/results/place.json`."
     )
 

@@ -1,4 +1,4 @@
-"""Chooses the schedules of CPUs, from sizes and `target`: the form of the loops of a nest, and how products and convolutions are cut.
+"""Chooses the schedules of CPUs, from sizes and `target`: the form of the loops of a nest, and the tiles of products and convolutions.
 
 Rows whose last axis is reduced are processed one by one, in passes. Costly values that a later pass needs are saved, the rest is
 computed again. If the last axis is kept, reductions are vectors along it, and the loops go as memory lies.
@@ -10,7 +10,7 @@ rows at a time.
 
 If everything is reduced, threads share pieces of it, whose length is fixed, so that a result does not depend on the number of threads.
 
-A product or a convolution is cut into boxes of its result (`contraction_source` has their loops): what the windows of a box see stays
+A product or a convolution is computed by boxes of its result (`contraction_source` has their loops): what the windows of a box see stays
 in the second cache, and the packed taps in the first. There are several times as many boxes as threads, but not so many that
 packing the taps for each takes long.
 """

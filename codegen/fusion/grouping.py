@@ -232,20 +232,20 @@ class Walk:
                 shapes.update([] if step.tensor is None else [step.tensor.dims])
             elif not isinstance(step, SendTensor | AwaitNode):
                 return False  # a loop
-        return all((count := element_count(dims)) is not None and count < SMALL_ELEMENTS for dims in shapes)
+        return all(map(self.is_small_shape, shapes))
 
     def is_small(self, node: Node) -> bool:
         """Whether a node is small and takes nothing from a group. A fast check that skips most nodes of most graphs."""
-        small, group_of = self.small_dims, self.group_of
-        for t in (*node.outputs, *node.inputs):
-            dims = t.dims
-            known = small.get(dims)
-            if known is None:
-                count = element_count(dims)
-                known = small[dims] = count is not None and count < SMALL_ELEMENTS
-            if not known or t in group_of:
-                return False
-        return True
+        tensors = (*node.outputs, *node.inputs)
+        return all(self.is_small_shape(t.dims) and t not in self.group_of for t in tensors)
+
+    def is_small_shape(self, dims: Dims) -> bool:
+        """Whether a tensor has so few elements that no kernel gains. False for unknown sizes."""
+        known = self.small_dims.get(dims)
+        if known is None:
+            count = element_count(dims)
+            known = self.small_dims[dims] = count is not None and count < SMALL_ELEMENTS
+        return known
 
     # --- consumers -------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ are widened, the products summed in float32, and the sums rounded once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -34,24 +34,24 @@ _NUMBERS = {"RandomUniform": "UniformOfStream", "RandomStandardNormal": "NormalO
 
 def functionalize_random(graph: PartitionGraph) -> PartitionGraph:
     """The graph with split random nodes; the graph itself if it has none."""
-    return _decomposed(graph, _NUMBERS, _is_drawn, _stream_and_numbers)
+    return _decomposed(graph, _NUMBERS, _stream_and_numbers, _is_drawn)
 
 
 def widen_products(graph: PartitionGraph) -> PartitionGraph:
     """The graph with widened products; the graph itself if it has none."""
-    return _decomposed(graph, PRODUCTS, _is_narrow_product, _widened)
+    return _decomposed(graph, PRODUCTS, _widened, lambda node: node.outputs[0].dtype.base in _NARROW)
 
 
 def split_max_pool_gradients(graph: PartitionGraph) -> PartitionGraph:
     """The graph with gradients of max pooling as two nodes; the graph itself if it has none."""
-    return _decomposed(graph, ("MaxPoolGrad",), lambda node: node.opdef.name == "MaxPoolGrad", _choice_and_gradient)
+    return _decomposed(graph, ("MaxPoolGrad",), _choice_and_gradient)
 
 
 def _decomposed(
     graph: PartitionGraph,
-    ops: Iterable[str],
-    chosen: Callable[[Node], bool],
+    ops: Collection[str],
     made: Callable[[Node, bool], Sequence[Node]],
+    chosen: Callable[[Node], bool] = lambda node: True,
 ) -> PartitionGraph:
     """The graph with other nodes for those of `ops` that are `chosen`, unless they are fed, or others need to know whether they are dead.
 
@@ -59,7 +59,8 @@ def _decomposed(
     """
     if graph.ops.isdisjoint(ops):
         return graph
-    if not any(node is not None and chosen(node) for node in map(node_of, graph.steps)):
+    found = {n for n in map(node_of, graph.steps) if n is not None and n.opdef.name in ops and chosen(n)}
+    if not found:
         return graph
     fed, asked = {t for _, t in graph.feeds}, needed_tokens(graph)
     first: list[PartitionStep] = []
@@ -68,7 +69,7 @@ def _decomposed(
     for step in graph.steps:
         depth += isinstance(step, BeginLoop) - isinstance(step, EndLoop)
         node = node_of(step)
-        if node is None or not chosen(node) or node in asked or node.outputs[0] in fed:
+        if node is None or node not in found or node in asked or node.outputs[0] in fed:
             rest.append(step)
         elif isinstance(step, RunPredicated):
             rest += [replace(step, node=each) for each in made(node, True)]
@@ -80,8 +81,6 @@ def _decomposed(
 
 def _is_drawn(node: Node) -> bool:
     """Whether a node draws random numbers, which kernels can compute."""
-    if node.opdef.name not in _NUMBERS:
-        return False
     out = node.outputs[0]
     return out.dtype in RANDOM_OPS[_NUMBERS[node.type]][1] and out.dims is not None and 0 not in out.dims
 
@@ -96,10 +95,6 @@ def _stream_and_numbers(node: Node, may_be_dead: bool) -> Sequence[Node]:
     numbers = inferred_node(_NUMBERS[node.type], (shape, *stream.outputs), {"dtype": node.attrs["dtype"]}, node)
     numbers.outputs = node.outputs  # consumers stay unchanged
     return stream, numbers
-
-
-def _is_narrow_product(node: Node) -> bool:
-    return node.opdef.name in PRODUCTS and node.outputs[0].dtype.base in _NARROW
 
 
 def _widened(node: Node, may_be_dead: bool) -> Sequence[Node]:

@@ -141,9 +141,8 @@ class TensorExchange:
         responder.reply(peer, Message("coming", fields))
         if sent:
             answer = Message("accounted", {"step": step, "task": responder.task, "channels": sent})
-            endpoint.call_soon(
-                lambda: responder.notify(task, answer)
-            )  # after the tensors that other threads have queued
+            # After the tensors that other threads have queued.
+            endpoint.call_soon(lambda: responder.notify(task, answer))
 
     def on_coming(self, peer: bytes, message: Message) -> None:
         """The first answer, which comes at once: the tensors that another task has sent."""
