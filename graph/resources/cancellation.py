@@ -6,6 +6,9 @@ kernel that waits registers a callback that wakes it. If the step ends early (a 
 server), any thread may cancel it. Work that outlives a step, such as a prefetch thread, has its own `Cancellation`.
 
 The steps of functions that a kernel calls are cancelled with the kernel's step.
+
+There is no lock: the garbage collector may end an iterator, which cancels its work, wherever a thread allocates memory, so also where the
+thread would hold the lock. Each change is one operation of a list or a dictionary, which no other thread sees half done.
 """
 
 from __future__ import annotations
@@ -18,7 +21,6 @@ from typing import Any, TypeVar
 from ..core.errors import CancelledError, OpError
 
 T = TypeVar("T")
-_lock = threading.Lock()  # protects the callbacks and errors of all cancellations
 
 
 class Cancellation:
@@ -28,20 +30,24 @@ class Cancellation:
         error: the error with which the work ends. None if it was not cancelled.
     """
 
-    __slots__ = ("_callbacks", "error")
+    __slots__ = ("_callbacks", "_errors", "error")
 
     def __init__(self) -> None:
         self.error: OpError | None = None
-        self._callbacks: dict[object, Callable[[], None]] | None = None  # made when needed
+        self._errors: list[OpError] = []
+        self._callbacks: dict[object, Callable[[], None]] = {}
 
     def cancel(self, error: OpError | None = None) -> None:
         """Cancel the work, and call the callbacks in this thread. The first error is stored, by default a CancelledError."""
-        with _lock:
-            if self.error is not None:
-                return
-            self.error = error or CancelledError.of("The work was cancelled")
-            callbacks = list((self._callbacks or {}).values())
-        for callback in callbacks:
+        self._errors.append(error or CancelledError.of("The work was cancelled"))
+        self.error = self._errors[0]
+        for key in list(self._callbacks):
+            self._call(key)
+
+    def _call(self, key: object) -> None:
+        """Call a callback if no other thread has done so."""
+        callback = self._callbacks.pop(key, None)
+        if callback is not None:
             callback()
 
     def check(self) -> None:
@@ -56,17 +62,13 @@ class Cancellation:
     def calling(self, callback: Callable[[], None]) -> Iterator[None]:
         """A block in which `cancel` calls `callback`. If the work was cancelled before, `callback` is called at once."""
         key = object()
-        with _lock:
-            callbacks = self._callbacks = {} if self._callbacks is None else self._callbacks
-            callbacks[key] = callback
-            is_late = self.error is not None
+        self._callbacks[key] = callback
         try:
-            if is_late:
-                callback()
+            if self.error is not None:
+                self._call(key)
             yield
         finally:
-            with _lock:
-                del callbacks[key]
+            self._callbacks.pop(key, None)
 
     def run(self, work: Callable[..., T], *arguments: Any) -> T:
         """Return `work(*arguments)`, with this as the thread's active cancellation."""

@@ -19,9 +19,7 @@ import mmap
 import os
 import secrets
 import stat
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -229,14 +227,15 @@ class _Mapping:
 
 
 class Mapper:
-    """Maps other processes' blocks. Thread-safe."""
+    """Maps other processes' blocks. Thread-safe.
+
+    There is no lock: a session that the garbage collector ends calls `let_go`, in a thread that may be in any of these methods.
+    """
 
     _MOST = 256  # unused segments that stay mapped
 
     def __init__(self) -> None:
-        # Oldest first; these are unmapped first.
-        self._mappings: OrderedDict[tuple[int, int, int], _Mapping] = OrderedDict()
-        self._lock = threading.Lock()
+        self._mappings: dict[tuple[int, int, int], _Mapping] = {}  # oldest first; these are unmapped first
 
     def borrow(self, reference: Sequence[int], size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """`size` bytes of a block; the caller must not write to them.
@@ -258,24 +257,20 @@ class Mapper:
     def map(self, reference: Reference) -> _Mapping:
         """The whole segment of a reference. MappingError: as `borrow`."""
         key = (reference.pid, reference.fd, reference.number)
-        with self._lock:
-            found = self._mappings.get(key)
-            if found is not None:
-                return found
-            found = self._mappings[key] = map_segment(reference)
-            self._let_go()
-            while len(self._mappings) > self._MOST:
-                self._mappings.popitem(last=False)
-            return found
+        found = self._mappings.get(key)
+        if found is None:
+            found = self._mappings.setdefault(key, map_segment(reference))
+            self.let_go()
+            for old in list(self._mappings)[: -self._MOST]:
+                self._mappings.pop(old, None)
+        return found
 
     def let_go(self) -> None:
         """Unmap segments that their owner has retired, or whose owner is gone; otherwise their memory would never be freed."""
-        with self._lock:
-            self._let_go()
-
-    def _let_go(self) -> None:
-        for old in [key for key, m in self._mappings.items() if m.words[RETIRED] or not is_alive(key[0])]:
-            del self._mappings[old]  # arrays over it keep it mapped
+        for key in list(self._mappings):
+            mapping = self._mappings.get(key)
+            if mapping is not None and (mapping.words[RETIRED] or not is_alive(key[0])):
+                self._mappings.pop(key, None)  # arrays over it keep it mapped
 
     def __len__(self) -> int:
         return len(self._mappings)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 import itertools
+import subprocess
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -306,3 +309,11 @@ def test_a_walk_in_the_clients_own_server_ends_when_the_server_stops() -> None:
         server.stop()
     assert len(errors) == 1 and isinstance(errors[0], (tf.errors.CancelledError, tf.errors.UnavailableError))
     session.close()
+
+
+def test_the_garbage_collector_may_end_sessions_and_data_sets_in_a_thread_that_holds_a_lock():
+    script = Path(__file__).with_name("finalizers_under_locks.py")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    places = [line.split() for line in done.stdout.splitlines()]  # of one process and a cluster: sessions, data sets
+    assert [int(count) > 5 for count, *_ in places] == [True] * 4
