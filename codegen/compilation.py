@@ -66,11 +66,13 @@ class Pass:
     Attributes:
         name: the name in logs.
         run: reads and changes a compilation.
+        applies: whether a partition has anything for it. Else it would look at all steps for what is not there.
         needs_device: whether it queries the device. `explain.py` skips such a pass.
     """
 
     name: str
     run: Callable[[Compilation], None]
+    applies: Callable[[PartitionGraph], bool] = lambda graph: True
     needs_device: bool = False
 
 

@@ -60,11 +60,14 @@ def bind_kernels(c: Compilation) -> None:
 _REWRITING = Pass("rewriting", rewrite_nodes)
 _RANDOM_NUMBERS = Pass("counter-based random numbers", on_graph(functionalize_random))
 _POOLING_GRADIENTS = Pass("steps of pooling gradients", on_graph(split_max_pool_gradients))
-_LOWERING = (Pass("lowering", lower_steps), Pass("saves in chunks", on_program(read_saved_in_chunks)))
+_LOWERING = (
+    Pass("lowering", lower_steps),
+    Pass("saves in chunks", on_program(read_saved_in_chunks), lambda graph: "SaveV2" in graph.ops),
+)
 _LIVENESS = Pass("liveness", on_program(free_dead_slots))
 _ENDING = (
-    Pass("send buffers", on_program(use_send_buffers)),
-    Pass("last sends", on_program(find_last_sends)),
+    Pass("send buffers", on_program(use_send_buffers), lambda graph: graph.sends_away),
+    Pass("last sends", on_program(find_last_sends), lambda graph: graph.sends_away),
     Pass("binding", bind_kernels),
 )
 
@@ -159,7 +162,8 @@ def run_passes(compilation: Compilation, passes: Iterable[Pass]) -> None:
     for each in passes:
         if not is_enabled(each.name):
             continue
-        each.run(compilation)
+        if each.applies(compilation.graph):
+            each.run(compilation)
         if verifies:
             _verify(compilation, each.name)
         if logs:

@@ -120,7 +120,7 @@ def fuse_nodes(c: Compilation) -> None:
 
 def schedule_loops(c: Compilation) -> None:
     """Chooses the schedules of fused kernels. Needs and leaves `fusion`, unless fusion is turned off; all its kernels have schedules."""
-    if c.fusion is not None:
+    if c.fusion is not None and c.fusion.steps is not c.graph.steps:  # else there are no kernels
         c.fusion = c.fusion.with_steps(tuple(scheduled(s) if isinstance(s, FusedKernel) else s for s in c.fusion.steps))
 
 

@@ -77,8 +77,6 @@ class _Result:
 
     def result(self) -> Fusion:
         """The kernels of the groups that pay, at the positions of their last nodes."""
-        if not self.walk.groups:
-            return Fusion(self.partition.steps, self.reasons)
         kernels: dict[Node, FusedKernel] = {}
         gone: set[Node] = set()
         self.home = {n: g for g in self.walk.groups for n in self.own(g)}
@@ -212,6 +210,8 @@ def fuse(
     """
     walk = Walk(partition, small=small, types=types, copies_scalars=copies_scalars, longest_scan=longest_scan)
     walk.walk()
+    if not walk.groups:
+        return Fusion(partition.steps, walk.reasons)
     if operations_per_byte:
         absorb_producers(walk, operations_per_byte, has_epilogues)
     copies = rematerialize(walk, operations_per_byte) if operations_per_byte else Rematerialized()

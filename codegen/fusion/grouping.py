@@ -31,6 +31,7 @@ from ..ir.index_maps import LOOKUPS, RANDOM_OPS, IndexMaps, index_maps_of
 from ..ir.loop_nest import SUPPORTED, NotFusibleError
 from ..ir.partition import (
     AwaitNode,
+    BeginLoop,
     PartitionGraph,
     Predicate,
     Predicates,
@@ -38,7 +39,6 @@ from ..ir.partition import (
     RunPredicated,
     SendTensor,
     inputs_of_step,
-    needed_tokens,
     node_of,
 )
 from ..ir.symbolic_shape import CONTROL_FLOW_OPS, SymbolicShapes
@@ -99,15 +99,14 @@ class Walk:
         self.small_dims: dict[Dims, bool] = {}
         self.guards = Predicates()
         self.predicates: dict[Node, tuple[Node | int, ...]] = {}
-        self.needed_tokens = needed_tokens(partition)
+        self.needed_tokens = partition.needed_tokens
         self.makers: dict[Tensor, Node] = {}  # the makers of tensors whose symbolic shape says more than the static one
         self.sizes = SymbolicShapes(self.makers)
 
     def walk(self) -> None:
         """Form the groups."""
         if not self.small and self.has_only_small():
-            nodes = (node_of(step) for step in self.partition.steps)
-            self.reasons.update((n.name, _TOO_SMALL) for n in nodes if n is not None)
+            self.reasons.update(dict.fromkeys([n.name for n in self.partition.nodes], _TOO_SMALL))
             return
         for step in self.partition.steps:
             sources = self.guards.visit(step)
@@ -220,18 +219,12 @@ class Walk:
 
     def has_only_small(self) -> bool:
         """Whether no kernel can gain, because all tensors are small. The walk would take half of the compilation of such a partition."""
-        if not self.partition.ops.isdisjoint((*RANDOM_OPS, *WINDOW_OPS)):
+        partition = self.partition
+        if not partition.ops.isdisjoint((*RANDOM_OPS, *WINDOW_OPS)) or BeginLoop in partition.kinds:
             return False
-        shapes = {t.dims for _, t in self.partition.feeds}
-        for step in self.partition.steps:
-            node = node_of(step)
-            if node is not None:
-                for t in node.outputs:
-                    shapes.add(t.dims)
-            elif isinstance(step, RecvTensor):
-                shapes.update([] if step.tensor is None else [step.tensor.dims])
-            elif not isinstance(step, SendTensor | AwaitNode):
-                return False  # a loop
+        shapes = {t.dims for node in partition.nodes for t in node.outputs}
+        shapes.update(t.dims for _, t in partition.feeds)
+        shapes.update(s.tensor.dims for s in partition.steps if type(s) is RecvTensor and s.tensor is not None)
         return all(map(self.is_small_shape, shapes))
 
     def is_small(self, node: Node) -> bool:

@@ -6,7 +6,7 @@ the user's own if the partition runs in the process that built the graph, a stan
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -119,7 +119,7 @@ PartitionStep: TypeAlias = (
 """A node to run, or to wait for, one end of a channel, or a mark of control flow."""
 
 
-@dataclass(frozen=True)  # no slots: the cached ops live in the instance
+@dataclass(frozen=True)  # no slots: what is cached lives in the instance
 class PartitionGraph:
     """One device's part of a step.
 
@@ -136,9 +136,32 @@ class PartitionGraph:
     fetches: tuple[tuple[str, Tensor], ...]
 
     @cached_property
+    def nodes(self) -> Sequence[Node]:
+        """The nodes that it runs, in order."""
+        nodes = [s if type(s) is Node else s.node if type(s) is RunPredicated else None for s in self.steps]
+        return [node for node in nodes if node is not None]
+
+    @cached_property
     def ops(self) -> frozenset[str]:
         """The types of its nodes: most passes see by them that there is nothing to do."""
-        return frozenset({node.opdef.name for node in map(node_of, self.steps) if node is not None})
+        return frozenset({node.opdef.name for node in self.nodes})
+
+    @cached_property
+    def kinds(self) -> frozenset[type]:
+        """The types of its steps."""
+        return frozenset(map(type, self.steps))
+
+    @cached_property
+    def needed_tokens(self) -> frozenset[Node | int]:
+        """The nodes and channels for which other steps need to know whether they are dead."""
+        waited = {a for step in self.steps if type(step) is RunPredicated for a in step.after}
+        return frozenset(waited | {s.token for s in self.steps if type(s) is SendTensor and s.token is not None})
+
+    @cached_property
+    def sends_away(self) -> bool:
+        """Whether it sends to other tasks."""
+        destinations = {step.destination for step in self.steps if type(step) is SendTensor}
+        return len({name.partition("/device:")[0] for name in (self.device, *destinations)}) > 1
 
     def __str__(self) -> str:
         """The steps, one per line, as tests and people read them."""
@@ -255,14 +278,3 @@ def _condition(pred: Tensor) -> Tensor:
     while pred.op.type == "Identity" and not pred.op.inputs[0].dtype.is_ref:
         pred = pred.op.inputs[0]
     return pred
-
-
-def needed_tokens(partition: PartitionGraph) -> frozenset[Node | int]:
-    """The nodes and channels for which other steps need to know whether they are dead."""
-    asked: set[Node | int] = set()
-    for step in partition.steps:
-        if isinstance(step, RunPredicated):
-            asked.update(step.after)
-        elif isinstance(step, SendTensor) and step.token is not None:
-            asked.add(step.token)
-    return frozenset(asked)

@@ -282,7 +282,7 @@ def flattened(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
     """All instructions in order; behind a loop, those that are in it."""
     for step in instructions:
         yield step
-        if isinstance(step, Loop):
+        if type(step) is Loop:
             yield from flattened((*step.head, *step.body))
 
 

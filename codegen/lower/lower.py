@@ -35,7 +35,6 @@ from ..ir.partition import (
     RecvTensor,
     RunPredicated,
     SendTensor,
-    needed_tokens,
 )
 from ..ir.program import (
     Await,
@@ -81,8 +80,9 @@ def lower(
     Raises:
         InvalidArgumentError: a placeholder is needed and not fed.
     """
-    lowering = _Lowering(backend, needed_tokens(graph))
-    lowering.asynchronous = {s.node: None for s in graph.steps if type(s) is AwaitNode}
+    lowering = _Lowering(backend, graph.needed_tokens)
+    if AwaitNode in graph.kinds:
+        lowering.asynchronous = {s.node: None for s in graph.steps if type(s) is AwaitNode}
     feeds = tuple((name, lowering.arriving_slot(tensor)) for name, tensor in graph.feeds)
     for step in steps:
         _LOWERED[type(step)](lowering, step)
@@ -94,7 +94,7 @@ def lower(
     return Program(
         graph.device, tuple(lowering.instructions), tuple(lowering.slots), feeds, fetches,
         tensors={slot: t for t, slot in lowering.slot_of.items()} | lowering.read_of if len(steps) <= PLANNED else None,
-        is_bounded=not unbounded and not any(isinstance(s, BeginLoop) for s in steps),
+        is_bounded=not unbounded and BeginLoop not in graph.kinds,
     )  # fmt: skip
 
 
@@ -400,12 +400,12 @@ def let_go(instructions: Iterable[Instruction], used: bytearray, only: set[int] 
     is set. `only`: the slots that may go at all (None: all).
     """
     for step in reversed(list(instructions)):
-        if isinstance(step, Recv | Read):
+        if isinstance(step, (Recv, Read)):
             continue
-        if isinstance(step, Loop):
+        if type(step) is Loop:
             _let_go_inside(step, used)
         frees = []
-        for slot in slots_used(step):
+        for slot in (*step.inputs, *step.outputs) if type(step) is Call else slots_used(step):
             if (only is None or slot in only) and not used[slot]:
                 used[slot] = True
                 frees.append(slot)

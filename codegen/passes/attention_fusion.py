@@ -23,7 +23,7 @@ from ...graph.core.dtypes import bfloat16, float16, float32
 from ...graph.core.graph import Node, Tensor
 from ...graph.ops.nn import attention as _attention  # noqa: F401  the ops that this makes
 from ..ir.nodes import inferred_node, transposed
-from ..ir.partition import BeginLoop, PartitionGraph, RunPredicated, inputs_of_step, needed_tokens
+from ..ir.partition import BeginLoop, PartitionGraph, RunPredicated, inputs_of_step
 from .rewrite import Fired
 from .rules.dsl import match, parse
 
@@ -110,8 +110,8 @@ class _Search:
             self.consumers.setdefault(t, []).append(None)
         for _, t in partition.feeds:
             self.maker.pop(t, None)  # the value is another one
-        self.needed_tokens = needed_tokens(partition)
-        self.is_plain = not any(isinstance(s, BeginLoop | RunPredicated) for s in partition.steps)
+        self.needed_tokens = partition.needed_tokens
+        self.is_plain = partition.kinds.isdisjoint((BeginLoop, RunPredicated))
 
     def found(self) -> list[_Found]:
         """The complete matches that share no parts."""

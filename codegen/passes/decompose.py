@@ -25,7 +25,7 @@ from ...graph.core.graph import Node
 from ...graph.ops.random import stateless_random as _streams  # noqa: F401  the ops that this makes
 from ..ir.index_maps import RANDOM_OPS
 from ..ir.nodes import PRODUCTS, inferred_node, new_node
-from ..ir.partition import BeginLoop, EndLoop, PartitionGraph, PartitionStep, RunPredicated, needed_tokens, node_of
+from ..ir.partition import BeginLoop, EndLoop, PartitionGraph, PartitionStep, RunPredicated, node_of
 
 _NARROW = (float16, bfloat16)
 _NUMBERS = {"RandomUniform": "UniformOfStream", "RandomStandardNormal": "NormalOfStream",
@@ -59,10 +59,10 @@ def _decomposed(
     """
     if graph.ops.isdisjoint(ops):
         return graph
-    found = {n for n in map(node_of, graph.steps) if n is not None and n.opdef.name in ops and chosen(n)}
+    found = {n for n in graph.nodes if n.opdef.name in ops and chosen(n)}
     if not found:
         return graph
-    fed, asked = {t for _, t in graph.feeds}, needed_tokens(graph)
+    fed, asked = {t for _, t in graph.feeds}, graph.needed_tokens
     first: list[PartitionStep] = []
     rest: list[PartitionStep] = []
     depth = 0

@@ -303,7 +303,7 @@ class _Walk:
             return RunPredicated(self.copy(step.node), now(step.after))
         if isinstance(step, BeginLoop):
             return BeginLoop(step.name, tuple(map(self.copy, step.merges)))
-        if isinstance(step, SendTensor | AwaitNode | LeaveUnless | EndLoop):
+        if isinstance(step, (SendTensor, AwaitNode, LeaveUnless, EndLoop)):
             return replace(step, **{f.name: now(getattr(step, f.name)) for f in fields(step)})
         return step
 

@@ -18,7 +18,7 @@ import numpy as np
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.shape import element_count
 from ..ir.nodes import inferred_node, transposed
-from ..ir.partition import BeginLoop, EndLoop, PartitionGraph, PartitionStep, inputs_of_step, needed_tokens
+from ..ir.partition import BeginLoop, EndLoop, PartitionGraph, PartitionStep, inputs_of_step
 
 
 def merge_summed_products(graph: PartitionGraph) -> PartitionGraph:
@@ -30,7 +30,7 @@ def merge_summed_products(graph: PartitionGraph) -> PartitionGraph:
         return graph
     uses = Counter(t for s in graph.steps for t in inputs_of_step(s))
     uses.update(t for _, t in graph.fetches)
-    fixed = needed_tokens(graph)
+    fixed = graph.needed_tokens
     fed = {t for _, t in graph.feeds}
     products: dict[Tensor, Node] = {}  # of this loop, by their results
     merged: dict[Node, Sequence[Node]] = {}  # a sum -> the nodes that replace it

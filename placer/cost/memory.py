@@ -26,8 +26,9 @@ def check_state(placed: Placement) -> None:
     devices = placed.cluster.devices
     if all(d.memory_bytes is None for d in devices):
         return
+    handles = {op for op in {n.opdef for n in placed} if Trait.STATE_HANDLE in op.traits}
     stored: list[tuple[int, Node, int]] = [
-        (int(placed.index[n.index]), n, state_bytes(n)[0]) for n in placed if Trait.STATE_HANDLE in n.opdef.traits
+        (int(placed.index[n.index]), n, state_bytes(n)[0]) for n in placed if n.opdef in handles
     ]
     for d, group in groupby(sorted(stored, key=lambda entry: entry[0]), key=lambda entry: entry[0]):
         state, room = [(n, size) for _, n, size in group], devices[d].memory_bytes

@@ -105,19 +105,19 @@ class ChannelInserter:
                 self.steps[here].append(("node", producer))
             return
         first = self.arrived[task].get(value) if crosses_tasks else None
+        level = self.level.get(producer.index, 0)
         if first is None:
-            channel = self._open(value, source, here)
-            self._send(channel, producer, None)
+            channel = self._open(value, level, source, here)
+            self._send(channel, level, producer, None)
             if crosses_tasks:
                 self.arrived[task][value] = channel
         else:
-            channel = self._open(value, first.destination, here, relays=first.id)
-            self._send(channel, producer, first)
+            channel = self._open(value, level, first.destination, here, relays=first.id)
+            self._send(channel, level, producer, first)
         arrived[value] = channel
 
-    def _send(self, channel: Channel, producer: Node, first: Channel | None) -> None:
+    def _send(self, channel: Channel, level: int, producer: Node, first: Channel | None) -> None:
         """Send a value as soon as it is made, or has come on the channel `first`."""
-        level = self.level.get(producer.index, 0)
         if not self.in_body[level]:
             self.to_head.add(channel.id)
         elif producer.index in self.of_head and (first is None or first.id in self.to_head):
@@ -132,10 +132,11 @@ class ChannelInserter:
     def _read(self, place: Tensor, here: str) -> None:
         """Send the value that a variable has at this point of the global order, for one consumer."""
         source = self.device[place.op.index]
-        self.steps[source].append(("send", self._open(place, source, here)))
+        self.steps[source].append(("send", self._open(place, len(self.levels) - 1, source, here)))
 
-    def _open(self, value: Tensor | Node, source: str, here: str, relays: int | None = None) -> Channel:
-        number, level = len(self.channels), self._level_of(value)
+    def _open(self, value: Tensor | Node, level: int, source: str, here: str, relays: int | None = None) -> Channel:
+        """Open a channel for a value that crosses inside so many loops."""
+        number = len(self.channels)
         loop = self.names[level - 1] if level else None
         if isinstance(value, Tensor):
             size, dtype = nbytes(value), value.dtype.base
@@ -148,14 +149,6 @@ class ChannelInserter:
         self.values.append(value)
         self.levels[level][here].append(("recv", channel))
         return channel
-
-    def _level_of(self, value: Tensor | Node) -> int:
-        """How many loops there are around the place where a value crosses."""
-        # A place is read for its consumer, at the consumer's turn; any other value crosses where it is made.
-        if isinstance(value, Tensor) and value.dtype.is_ref:
-            return len(self.levels) - 1
-        producer = value.op if isinstance(value, Tensor) else value
-        return self.level.get(producer.index, 0)
 
     def add_all(self, items: Iterable[Item]) -> None:
         """Append nodes and loops, in order."""

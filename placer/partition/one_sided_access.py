@@ -135,7 +135,8 @@ class OneSidedPasses:
         self, nodes: Sequence[Node], device_of: Callable[[Node], str], cluster: Cluster
     ) -> Callable[[Node], str]:
         """The device that runs each node of a step, with the updates and additions that other tasks than the owner do."""
-        if not (setting("DOVETAIL_ONE_SIDED_READS") and setting("DOVETAIL_ONE_SIDED_UPDATES")):
+        is_on = setting("DOVETAIL_ONE_SIDED_READS") and setting("DOVETAIL_ONE_SIDED_UPDATES")
+        if not is_on or len(cluster.tasks) < 2:
             return device_of
         additions = self._possible(
             direct_additions(nodes, device_of, cluster, self._feeds, MOST_BYTES),
@@ -169,7 +170,7 @@ class OneSidedPasses:
         bypassed: Mapping[Node, tuple[Node, ...]],
     ) -> Partitioned:
         """The same step with the values read in place that can be; the arguments are those of `direct_reads` and `read_directly`."""
-        if not setting("DOVETAIL_ONE_SIDED_READS"):
+        if not setting("DOVETAIL_ONE_SIDED_READS") or len(set(map(task_of, cut.partitions))) < 2:
             return cut
         reads = self._possible(
             direct_reads(cut, nodes, self._feeds, MOST_BYTES, home),

@@ -43,10 +43,10 @@ def needed(
             if not seen[c.index] and not (fed and _is_fed_placeholder(c, fed)):
                 todo.append(c)
     found.sort(key=lambda n: n.index)
-    if any(c.index > n.index for n in found for c in n.controls):
+    if any(c.index > n.index for n in found if n.controls for c in n.controls):
         inside = set(found)
         found = in_order(found, lambda n: [b for b in n.before if b in inside])
-    if any(n.opdef.is_blocking for n in found):
+    if any(op.is_blocking for op in {n.opdef for n in found}):
         found = _waiting_last(found)
     return found
 

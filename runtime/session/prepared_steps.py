@@ -214,7 +214,8 @@ class PreparedSteps:
         """Whether a step changes variables."""
         found = self._changing.get(key)
         if found is None:
-            found = any(_changes_variables(n) for n in needed(self._graph, *named(self._graph, *key[:2])))
+            changing = set(filter(_changes_variables, self._graph.nodes))
+            found = bool(changing) and not changing.isdisjoint(needed(self._graph, *named(self._graph, *key[:2])))
             self._changing[key] = found
         return found
 

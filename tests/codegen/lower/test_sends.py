@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import dovetail as tf
+from dovetail.codegen import pipeline
+from dovetail.codegen.compilation import Pass
 from dovetail.codegen.cpu.backend import NumbaBackend
 from dovetail.codegen.ir.program import REFERENCE, Call, Instruction, Loop, Program, Recv, Send, Work
 from dovetail.codegen.lower.sends import find_last_sends
@@ -59,6 +62,21 @@ def test_a_program_tells_which_of_its_slots_go_to_other_tasks() -> None:
     (send,) = [i for i in program.instructions if isinstance(i, Send)]
     assert program.sent == {send.slot}
     assert program_of(A.replace("CPU:0", "CPU:1")).sent == frozenset()
+
+
+def test_passes_run_only_where_a_partition_has_something_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes, names = pipeline.cpu_passes(), ("saves in chunks", "send buffers", "last sends")
+    ran: list[str] = []
+
+    def noted(each: Pass) -> Pass:
+        return replace(each, run=lambda c: (ran.append(each.name), each.run(c))[1])
+
+    monkeypatch.setattr(pipeline, "passes_of", lambda backend: [noted(each) for each in passes])
+    program_of(A.replace("CPU:0", "CPU:1"))
+    assert ran == [each.name for each in passes if each.name not in (*names, "native regions")]
+    ran.clear()
+    program_of(B)
+    assert ran == [each.name for each in passes if each.name not in ("saves in chunks", "native regions")]
 
 
 def run(program: Program) -> dict[str, Any]:
