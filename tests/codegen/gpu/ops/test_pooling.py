@@ -256,9 +256,9 @@ def test_compiles(target: Target) -> None:
     window = Window((3, 3), (2, 2), padding="SAME")
     found: list[Routine] = []
 
-    def add(*fetches: Tensor) -> None:
+    def add(*fetches: Tensor, operations_per_byte: float = 0.0) -> None:
         for tensor in fetches:
-            for kernel in fused_kernels(tensor):
+            for kernel in fused_kernels(tensor, operations_per_byte=operations_per_byte):
                 sized = kernel.sized([t.dims or () for t in kernel.inputs], {})
                 assert sized is not None
                 found.extend(routines(kernel, sized)[:1])
@@ -278,6 +278,14 @@ def test_compiles(target: Target) -> None:
             (of_mean,) = dt.gradients(mean, [x], slopes)
             again = apply("MaxPoolGradGrad", (x, slopes, x), attrs_of(window, data_format, pooling=True))
             add(most, mean, dt.nn.relu(convolved), of_most, of_mean, again, *dt.gradients(convolved, [x, w], slopes))
+            before = dt.nn.relu(dt.nn.bias_add(x, dt.placeholder(dtype, [64]), data_format=data_format))
+            at_taps = (
+                dt.nn.max_pool(before, **pool),
+                dt.nn.depthwise_conv2d(before, w, strides, "SAME", data_format=data_format),
+            )
+            count = len(found)
+            add(*at_taps, operations_per_byte=1000.0)
+            assert len(found) == count + 2  # nothing before the windows is a kernel of its own
     with dt.Graph().as_default():
         add(dt.nn.avg_pool(dt.placeholder(bfloat16, (32, 7, 7, 2048)), 7, 1, "VALID"))
     for routine in found:
