@@ -129,6 +129,19 @@ _FIRST, _LATER = np.int32(0), np.int32(1)
 _thread = threading.local()
 
 
+def run_calmly(work: Callable[[], None]) -> None:
+    """Call a function while NumPy does not warn of floating-point numbers in this thread."""
+    if getattr(_thread, "is_calm", False):
+        work()
+        return
+    with np.errstate(all="ignore"):
+        _thread.is_calm = True
+        try:
+            work()
+        finally:
+            _thread.is_calm = False
+
+
 def ignore_numpy_warnings() -> None:
     """Disable NumPy's floating-point warnings in this runtime thread once, so that no program has to do it for each run."""
     np.seterr(all="ignore")
@@ -178,16 +191,9 @@ class Executor:
         """Run until the program ends, suspends or fails, and notify the step."""
         cancellation = self.step.cancellation
         if cancellation is None:
-            self._run_calmly()
-            return
-        cancellation.run(self._run_calmly)
-
-    def _run_calmly(self) -> None:
-        if getattr(_thread, "is_calm", False):
-            self._run()
+            run_calmly(self._run)
         else:
-            with np.errstate(all="ignore"):
-                self._run()
+            cancellation.run(run_calmly, self._run)
 
     def _run(self) -> None:
         step = self.step

@@ -27,6 +27,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import lru_cache
 from time import perf_counter
 from typing import Any, Final, Protocol
 
@@ -34,7 +35,7 @@ from ...codegen.ir.partition import RecvTensor
 from ...codegen.ir.program import Call, Program
 from ...placer.partition.partitioned_graph import task_of
 from ..wire.messages import ChannelKey
-from .executor import Executor, Finish, Outcome
+from .executor import Executor, Finish, Outcome, run_calmly
 
 SHORT_S: Final = 300e-6  # a segment up to this is short: a hand-over to another thread costs about as much
 BRIEF_S: Final = 0.2  # a client that runs a segment sends no heartbeats meanwhile: none that takes longer
@@ -45,7 +46,10 @@ LARGE_BYTES: Final = 64 << 10  # a tensor from this size on is sent as soon as i
 
 
 class Segment:
-    """Measurements of one segment. A run may be slow because other processes had the cores, so most of the last runs decide.
+    """What the measurements of a segment say. A run may be slow because other processes had the cores, so most of the last runs decide.
+
+    It does not change, and segments of which the same is known share it: a program may have as many segments as instructions, and Python's
+    cycle collector would look through an object for each in the first step.
 
     Attributes:
         is_short: whether it is known to be short: most of its last runs were, and sizes bound its time.
@@ -54,16 +58,21 @@ class Segment:
 
     __slots__ = ("_is_bounded", "_slow", "is_brief", "is_short")
 
-    def __init__(self, is_bounded: bool = True) -> None:
+    def __init__(self, is_bounded: bool = True, slow: int = SLOW_MEMORY // 2 + 1, is_brief: bool = False) -> None:
         self._is_bounded = is_bounded
-        self.is_brief = self.is_short = False
-        self._slow = SLOW_MEMORY // 2 + 1  # 0: short, SLOW_MEMORY: slow
+        self._slow = slow  # 0: short, SLOW_MEMORY: slow
+        self.is_brief = is_brief
+        self.is_short = is_bounded and slow <= SLOW_MEMORY // 2
 
-    def measured(self, seconds: float) -> None:
-        """Record a run."""
-        self.is_brief = self._is_bounded and seconds <= BRIEF_S
-        self._slow = max(0, self._slow - 1) if seconds <= SHORT_S else min(SLOW_MEMORY, self._slow + 1)
-        self.is_short = self._is_bounded and self._slow <= SLOW_MEMORY // 2
+    def measured(self, seconds: float) -> Segment:
+        """What is known after another run."""
+        if seconds <= SHORT_S and not self._slow and self.is_brief:
+            return self
+        slow = max(0, self._slow - 1) if seconds <= SHORT_S else min(SLOW_MEMORY, self._slow + 1)
+        return _segment(self._is_bounded, slow, self._is_bounded and seconds <= BRIEF_S)
+
+
+_segment = lru_cache(maxsize=None)(Segment)
 
 
 @dataclass(slots=True)
@@ -73,21 +82,21 @@ class RegisteredProgram:
     Attributes:
         programs: one for each device of the task that takes part.
         client: as in `Registration`.
-        inline_segment: the only segment of a part that can be run inline; None: it cannot.
-        segments: by device and first instruction.
+        inline_segment: the key of the only segment of a part that can be run inline; None: it cannot.
+        segments: what is known of them, by device and first instruction.
         gaps: channel -> smoothed seconds from a send on it until the program sends again.
     """
 
     session: str
     programs: tuple[Program, ...]
     client: str = ""
-    inline_segment: Segment | None = None
+    inline_segment: tuple[str, int] | None = None
     segments: dict[tuple[str, int], Segment] = field(default_factory=dict)
     gaps: dict[ChannelKey, float] = field(default_factory=dict)
 
     def segment(self, executor: Executor) -> Segment:
-        key = executor.program.device, executor.counter
-        return self.segments.get(key) or self.segments.setdefault(key, Segment(executor.program.is_bounded))
+        program = executor.program
+        return self.segments.get((program.device, executor.counter)) or _segment(program.is_bounded)
 
     def continued(self, channel: ChannelKey, seconds: float) -> None:
         """Record for how many seconds the program continued after sending on a channel. One outlier counts little."""
@@ -95,12 +104,13 @@ class RegisteredProgram:
         self.gaps[channel] = min((known + seconds) / 2, 2 * known + COALESCED_S / 4)
 
 
-def only_segment(registered: RegisteredProgram) -> Segment | None:
-    """The segment of a part that is one program of calls only, so that it runs to its end without a pause; else None."""
+def only_segment(registered: RegisteredProgram) -> tuple[str, int] | None:
+    """The key of the segment of a part that is one program of calls only, so that it runs to its end without a pause; else None."""
     if len(registered.programs) != 1 or any(type(now) is not Call for now in registered.programs[0].instructions):
         return None
     program = registered.programs[0]
-    return registered.segments.setdefault((program.device, 0), Segment(program.is_bounded))
+    registered.segments[program.device, 0] = _segment(program.is_bounded)
+    return program.device, 0
 
 
 class RunQueue:
@@ -128,11 +138,15 @@ class RunQueue:
         ready = self.ready = deque()
         try:
             first(*arguments)
-            while ready:
-                run, executor, segment = ready.popleft()
-                run(executor, segment)
+            if ready:
+                run_calmly(self._run_ready)
         finally:
             self.ready = None
+
+    def _run_ready(self) -> None:
+        while self.ready:
+            run, executor, segment = self.ready.popleft()
+            run(executor, segment)
 
 
 class RunQueues(threading.local):
@@ -222,12 +236,13 @@ class StepRunner:
         # A kernel of another program may run a session: what that program has coalesced is put aside. What is left here has failed.
         outer = queue.sent, queue.sent_at, queue.coalesced
         queue.sent, queue.coalesced = None, {}
+        key = executor.program.device, executor.counter
         began = perf_counter()
         try:
             executor.run()
         finally:
             queue.sent, queue.sent_at, queue.coalesced = outer
-        segment.measured(perf_counter() - began)
+        self._registered.segments[key] = segment.measured(perf_counter() - began)
 
     # --- what leaves -------------------------------------------------------------------------------------------------
 

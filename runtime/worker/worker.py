@@ -269,8 +269,11 @@ class Worker:
     def run_inline(self, number: int, handle: str, feeds: Mapping[str, Any]) -> Outcome | None:
         """Run a part of a step inline (`step_scheduler.py`): the fetched values, or the error. None: it must be started."""
         registered = self._registered.get(handle)
-        segment = registered.inline_segment if registered is not None and self.replicator is None else None
-        if registered is None or segment is None or not segment.is_short or number in self._ended:
+        key = registered.inline_segment if registered is not None and self.replicator is None else None
+        if registered is None or key is None or number in self._ended:
+            return None
+        segment = registered.segments[key]
+        if not segment.is_short:
             return None
         began = perf_counter()
         try:
@@ -282,7 +285,7 @@ class Worker:
         except OpError as e:
             outcome = e
         seconds = perf_counter() - began
-        segment.measured(seconds)
+        registered.segments[key] = segment.measured(seconds)
         self.times.append(seconds)
         with self._lock:
             self.resources.steps_started += 1

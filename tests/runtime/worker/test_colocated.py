@@ -13,6 +13,7 @@ import pytest
 import dovetail as dt
 from dovetail.codegen.ir.program import Program, Send
 from dovetail.runtime.rpc import pending_call
+from dovetail.runtime.session.local_backend import LocalBackend
 from dovetail.runtime.wire.messages import Message
 from dovetail.runtime.worker import step_scheduler
 from dovetail.runtime.worker.executor import Executor
@@ -117,24 +118,40 @@ def test_the_client_runs_itself_what_takes_long_but_not_too_long(
 
 
 def test_how_long_stretches_take_is_learned_from_more_than_one_run() -> None:
-    first, second = Segment(), Segment()
+    first = second = Segment()
     assert not first.is_short  # not known yet
-    first.measured(SHORT_S / 2)
-    second.measured(SHORT_S * 50)
+    first = first.measured(SHORT_S / 2)
+    second = second.measured(SHORT_S * 50)
     assert first.is_short and not second.is_short
     for _ in range(3):
-        first.measured(SHORT_S / 2)
+        first = first.measured(SHORT_S / 2)
     for _ in range(10):  # in every third run another process had the core
-        first.measured(SHORT_S / 2)
-        first.measured(SHORT_S * 100)
-        first.measured(SHORT_S / 2)
+        first = first.measured(SHORT_S / 2)
+        first = first.measured(SHORT_S * 100)
+        first = first.measured(SHORT_S / 2)
         assert first.is_short
     for _ in range(4):
-        first.measured(SHORT_S * 2)
+        first = first.measured(SHORT_S * 2)
     assert not first.is_short
     for _ in range(3):
-        first.measured(SHORT_S / 2)
+        first = first.measured(SHORT_S / 2)
     assert first.is_short
+
+
+def test_segments_of_which_the_same_is_known_are_one_object() -> None:
+    with dt.Graph().as_default():
+        y = x = dt.placeholder(dt.float32, [])
+        for i in range(40):
+            with dt.device(f"/cpu:{i % 2}"):
+                y = y + y
+        with dt.Session(config=dt.ConfigProto(device_count={"CPU": 2})) as session:
+            for _ in range(12):
+                session.run(y, {x: 1.0})
+            backend = session._backend
+            assert isinstance(backend, LocalBackend)
+            (registered,) = backend._worker._registered.values()
+    assert len(registered.segments) == 40
+    assert len(set(map(id, registered.segments.values()))) < 10
 
 
 def test_a_gap_is_long_when_it_is_so_again_and_again() -> None:
@@ -183,6 +200,7 @@ class Putting:
 
     def __init__(self, worker: Worker, number: int, inner: Putting | None = None) -> None:
         self.number, self.inner = number, inner
+        self.program, self.counter = Program("/job:a/task:0/device:CPU:0", (), (), (), ()), 0
         self.step = SimpleNamespace(is_over=True)
         self.running = StepRunner(worker, number, RegisteredProgram("session", ()), lambda outcome: None, None)
 

@@ -25,7 +25,7 @@ from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.wire.messages import Message
 from dovetail.runtime.worker.handlers import StepHandlers
 from dovetail.runtime.worker.registration import Registration
-from dovetail.runtime.worker.step_scheduler import SHORT_S, RegisteredProgram
+from dovetail.runtime.worker.step_scheduler import SHORT_S, RegisteredProgram, Segment
 from dovetail.runtime.worker.worker import Worker
 
 TASK = "/job:a/replica:0/task:0"
@@ -60,8 +60,14 @@ def made(*partitions: PartitionGraph) -> tuple[Worker, RegisteredProgram]:
     worker.register(Registration("p", "s", partitions, seed=1))
     loaded = worker._registered["p"]
     if loaded.inline_segment is not None:
-        loaded.inline_segment.measured(1e-6)
+        measure(loaded, 1e-6)
     return worker, loaded
+
+
+def measure(loaded: RegisteredProgram, seconds: float) -> None:
+    """Let the program have run for so long."""
+    assert loaded.inline_segment is not None
+    loaded.segments[loaded.inline_segment] = loaded.segments[loaded.inline_segment].measured(seconds)
 
 
 def asked(number: int, size: int = 2) -> Message:
@@ -103,8 +109,7 @@ def test_its_errors_are_told() -> None:
     steps.on_run(b"me", asked(1, 3))
     assert letters.kept[0].kind == "error" and letters.kept[0].fields["request"] == 1
     assert "node 'add'" in letters.kept[0].fields["message"] and HERE in letters.kept[0].fields["message"]
-    assert loaded.inline_segment is not None
-    loaded.inline_segment.measured(1e-6)  # an error may have taken long
+    measure(loaded, 1e-6)  # an error may have taken long
     outcome = worker.run_inline(2, "p", {})
     assert isinstance(outcome, InternalError) and "'x:0' of step 2" in outcome.message
     assert worker.failed == 2 and not worker.is_new(2)
@@ -171,8 +176,7 @@ def test_others_are_not_run_so() -> None:
     assert made(partition(sends=True))[1].inline_segment is None
     assert made(partition(), partition())[1].inline_segment is None
     worker, loaded = made(partition())
-    assert loaded.inline_segment is not None
-    loaded.inline_segment.measured(2 * SHORT_S)  # it is not quick any more
+    measure(loaded, 2 * SHORT_S)  # it is not quick any more
     assert worker.run_inline(9, "p", {}) is None
     outcomes: list[object] = []
     worker.start(1, "p", {"x:0": np.zeros(2, np.float32)}, outcomes.append)
@@ -191,13 +195,13 @@ def test_short_steps_of_a_session_in_this_process_are_run_so() -> None:
         session.run(graph.get_operation_by_name("v/Assign"))
         (loaded,) = [p for p in target._worker._registered.values() if p.programs[0].feeds]
         assert loaded.inline_segment is not None
-        loaded.inline_segment._slow, loaded.inline_segment.is_short = 0, True
+        loaded.segments[loaded.inline_segment] = Segment(slow=0)
         assert session.run(z, {x: np.ones(2)}).tolist() == [2.0, 3.0]
         assert (
             list(target._worker._ended)[-1:] == [target._worker.resources.steps_started]
             and not target._worker.running()
         )
-        loaded.inline_segment._slow, loaded.inline_segment.is_short = 0, True
+        loaded.segments[loaded.inline_segment] = Segment(slow=0)
         with pytest.raises(OpError, match="created at"):
             session.run(z, {x: np.ones(3)})
         assert session.run(z, {x: np.ones(2)}, options=RunOptions(timeout_in_ms=60_000)).tolist() == [3.0, 4.0]
