@@ -22,7 +22,7 @@ fewer workers, each worker gets several tokens per update.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...graph.core.build import convert
@@ -138,41 +138,52 @@ class SyncReplicasOptimizer(WrapperOptimizer):
         step = self._global_step
         given: list[Node] = []
         elsewhere: list[Node] = []
-        averaged: list[tuple[Any, Any]] = []
+        takes: list[tuple[Callable[[int], Any] | None, Any]] = []
         accumulators: list[tuple[ConditionalAccumulatorBase, str]] = []
         for grad, var in pairs:
             with graph.device(var.device):
                 if grad is None:
-                    averaged.append((None, var))
+                    takes.append((None, var))
                     continue
                 shared = f"{var.name}/grad_accum"
                 accumulator: ConditionalAccumulatorBase
                 if isinstance(grad, IndexedSlices):
                     accumulator = sparse = SparseConditionalAccumulator(grad.dtype, var.get_shape(), shared)
                     give = sparse.apply_indexed_slices_grad(grad, local_step=local_step)
-                    averaged.append((sparse.take_indexed_slices_grad(self._count), var))
+                    takes.append((sparse.take_indexed_slices_grad, var))
                 elif isinstance(grad, Tensor):
                     accumulator = dense = ConditionalAccumulator(grad.dtype, var.get_shape(), shared)
                     give = dense.apply_grad(grad, local_step=local_step)
-                    averaged.append((dense.take_grad(self._count), var))
+                    takes.append((dense.take_grad, var))
                 else:
                     raise ValueError("Unknown grad type!")
                 (given if var.device == step.device else elsewhere).append(give)
                 accumulators.append((accumulator, var.device))
+        with graph.device(step.device):
+            in_line = ConditionalAccumulator(float32, (), "sync_token_q/in_line")
+            accumulators.append((in_line, step.device))
+            all_in_line = in_line.take_grad(self._count).op
+        averaged: list[tuple[Any, Any]] = []
+        for take, var in takes:
+            # On the step's device a replica gives its gradients before it stands in line: once all do, no take waits.
+            after = [all_in_line] if var.device == step.device else []
+            with graph.device(var.device), graph.control_dependencies(after):
+                averaged.append((take and take(self._count), var))
         with graph.device(step.device):
             with graph.name_scope(None):  # variables have the same names as without this optimizer
                 update = self._opt.apply_gradients(averaged, step)
             tokens = self._tokens = FIFOQueue(
                 -1, step.dtype.base, shapes=[()], name="sync_token_q", shared_name="sync_token_q"
             )
-            in_line = ConditionalAccumulator(float32, (), "sync_token_q/in_line")
-            accumulators.append((in_line, step.device))
-            with graph.control_dependencies(given or elsewhere):
+            # A replica that adds its gradients in the memory of the step's task then tells it once, not for each of them.
+            with graph.control_dependencies(given or elsewhere), graph.colocate_with(local_step.op):
+                all_given = no_op()
+            with graph.control_dependencies([all_given]):
                 token = dequeue_counted(tokens, in_line, local_step)
             train_op: Node = assign(local_step, token).op
             if given and elsewhere:
                 train_op = group(train_op, *elsewhere)
-            with graph.control_dependencies([update, in_line.take_grad(self._count).op]):
+            with graph.control_dependencies([update, all_in_line]):
                 hand_out = tokens.enqueue_many([fill([self._tokens_per_step], step.read_value())])
             if self._averages is not None:
                 with graph.control_dependencies([hand_out]):

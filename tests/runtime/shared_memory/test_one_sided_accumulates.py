@@ -214,6 +214,31 @@ def test_a_server_that_was_stopped_is_not_added_to(pair):
             sums.give(session, 1.0)
 
 
+@pytest.mark.parametrize("direct", ["0", "1"])
+def test_synchronous_training_sends_one_message_for_all_gradients_and_waits_once_for_them(pair, monkeypatch, direct):
+    monkeypatch.setenv("DOVETAIL_ONE_SIDED_UPDATES", direct)
+    with tf.device(PS):
+        weights = [tf.get_variable(name, [3], initializer=tf.zeros_initializer()) for name in "uvw"]
+        at = tf.train.get_or_create_global_step()
+    with tf.device(WORKER):
+        x = tf.placeholder(tf.float32, [3])
+        optimizer = tf.train.SyncReplicasOptimizer(tf.train.GradientDescentOptimizer(1.0), 1)
+        train = optimizer.apply_gradients([(tf.multiply(x, 1.0 + k), w) for k, w in enumerate(weights)], at)
+    (update,) = optimizer.get_chief_queue_runner().enqueue_ops
+    with pair.session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(tf.local_variables_initializer())
+        plan = session.plan(train)
+        assert bool(plan.added_to) == (direct == "1")
+        to_ps = [c for c in plan.channels if c.destination.startswith("/job:ps") and c.control]
+        assert len(to_ps) == (
+            direct == "1"
+        )  # without direct additions the gradients go there, and no message follows them
+        (part,) = [p for device, p in session.plan(update).partitions.items() if device.startswith("/job:ps")]
+        takes = [n for n in part.nodes if n.type == "ResourceAccumulatorTakeGradient"]
+        assert takes[0].inputs[0].op.attrs["shared_name"] == "sync_token_q/in_line" and len(takes) == 4
+
+
 @pytest.mark.slow
 def test_synchronous_training_goes_on_after_a_parameter_server_was_started_again(tmp_path):
     with tf.device(PS):
