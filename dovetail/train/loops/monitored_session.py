@@ -100,7 +100,10 @@ class LiveSession:
         options = options or RunOptions()
         metadata = metadata or RunMetadata()
         requested, fed, options = self._before_run(context, fetches, feeds, options)
-        values = self._step(requested, fed, options, metadata)
+        if len(requested) == 1:  # the session remembers what it has parsed, but not dictionaries
+            values = {"caller": self._step(fetches, fed, options, metadata)}
+        else:
+            values = self._step(requested, fed, options, metadata)
         for i, hook in enumerate(self._hooks):
             hook.after_run(context, SessionRunValues(values.get(str(i)), options, metadata))
         self.stopped = self.stopped or context.stop_requested

@@ -65,6 +65,18 @@ def test_hooks_are_called_in_order_and_get_what_they_fetched():
     assert told == ["a begin", "b begin", "a created", "b created", *one, *one, "a end 2", "b end 2"]
 
 
+def test_steps_are_parsed_once_where_hooks_fetch_nothing(monkeypatch: pytest.MonkeyPatch):
+    op, _ = counting()
+    hook = Recorder("a", [])
+    with tf.train.MonitoredSession(hooks=[hook]) as session:
+        session.run(op)
+        monkeypatch.setattr("dovetail.runtime.session.session.parse_fetches", None)
+        assert session.run(op) == 2
+        monkeypatch.undo()
+        hook.fetches = op
+        assert session.run(op) == 3
+
+
 def test_after_a_stop_nothing_runs_and_a_closed_session_says_so():
     op, _ = counting()
     session = tf.train.MonitoredSession(hooks=[tf.train.StopAtStepHook(num_steps=1)])
