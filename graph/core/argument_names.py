@@ -2,7 +2,7 @@
 
 PyTorch, JAX and TensorFlow 1 have different names for the same argument (`dim`, `axis`; `lr`, `learning_rate`). Python's own error gives
 only the wrong name. The decorator `explains_arguments` adds the right one. It costs 0.1 us per call, little compared with the creation of a
-node. `explain_members` decorates all public functions of `graph/ops` after they have been imported, so calls between them cost nothing.
+node. `explain_members` decorates the public functions of `graph/ops` after they have been imported, so calls between them cost nothing.
 """
 
 from __future__ import annotations
@@ -137,8 +137,11 @@ def explains_arguments(function: Callable[P, R]) -> Callable[P, R]:
     return checked
 
 
-def explain_members(owner: ModuleType | type) -> None:
-    """Decorate the public functions that a module or a class defines, and `__init__`, by `explains_arguments`."""
+def explain_members(owner: ModuleType | type, helpers: bool = True) -> None:
+    """Decorate the public functions that a module or a class defines, and `__init__`, by `explains_arguments`.
+
+    `helpers`: also functions without optional arguments, which in modules of ops are helpers.
+    """
     module = owner.__name__ if isinstance(owner, ModuleType) else owner.__module__
     made: dict[FunctionType, Any] = {}  # one function may have several names
     for name, value in list(vars(owner).items()):
@@ -147,6 +150,7 @@ def explain_members(owner: ModuleType | type) -> None:
             is_public
             and isinstance(value, FunctionType)
             and value.__module__ == module
+            and (helpers or value.__defaults__ or value.__kwdefaults__)
             and not hasattr(value, "__wrapped__")
         ):
             setattr(owner, name, made.setdefault(value, explains_arguments(value)))

@@ -64,7 +64,7 @@ def merge(a: Dims, b: Dims) -> Dims:
     >>> merge((None, 3), (2, None))
     (2, 3)
     """
-    if a is None or b is None:
+    if a is None or b is None or a == b:
         return b if a is None else a
     if not compatible(a, b):
         raise ValueError(f"Shapes {text(a)} and {text(b)} are not compatible")

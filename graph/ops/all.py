@@ -18,4 +18,4 @@ _modules = [
 ]
 for _module in _modules:  # when all are imported: what they import from each other stays as it is
     if _module.__name__.rpartition(".")[2] not in HELPERS:
-        explain_members(_module)
+        explain_members(_module, helpers=False)

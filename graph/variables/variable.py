@@ -98,8 +98,9 @@ _ARGUMENTS = (
 
 def _create(make: Callable[..., Any], **kwargs: Any) -> Any:
     """The innermost creator, which makes the variable. Only a variable with copies uses `synchronization` and `aggregation`."""
-    synchronization = VariableSynchronization(kwargs.pop("synchronization", None) or VariableSynchronization.AUTO)
-    aggregation = VariableAggregation(kwargs.pop("aggregation", None) or VariableAggregation.NONE)
+    synchronization, aggregation = kwargs.pop("synchronization", None), kwargs.pop("aggregation", None)
+    synchronization = VariableSynchronization(synchronization) if synchronization else VariableSynchronization.AUTO
+    aggregation = VariableAggregation(aggregation) if aggregation else VariableAggregation.NONE
     if kwargs.get("trainable") is None and synchronization is VariableSynchronization.ON_READ:
         kwargs["trainable"] = False
     variable = make(**kwargs)

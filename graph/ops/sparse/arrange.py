@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...core.argument_names import explains_arguments
 from ...core.build import TensorLike, apply, convert, placeholder
 from ...core.constant_value import static_dims
 from ...core.dtypes import Array, bool_, int64
@@ -273,6 +274,7 @@ def sparse_reset_shape(sp_input: SparseTensor, new_shape: TensorLike = None) -> 
 # --- selection and concatenation --------------------------------------------------------------------------------------
 
 
+@explains_arguments
 def sparse_retain(sp_input: SparseTensor, to_retain: TensorLike) -> SparseTensor:
     """The elements for which a bool vector is true."""
     sp = sparse(sp_input)

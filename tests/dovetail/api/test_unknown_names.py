@@ -85,6 +85,8 @@ def test_an_unknown_name_is_answered_with_the_one_to_use(expression: str, said: 
         (lambda x: dt.keras.Sequential().fit(x, x, epoch=2), "did you mean epochs"),
         (lambda x: dt.data.Dataset.range(5).shuffle(size=2), "did you mean buffer_size"),
         (lambda x: dt.get_variable("w", shp=[2]), "did you mean shape"),
+        (lambda x: dt.sparse.retain(x, to_retin=x), "did you mean to_retain"),
+        (lambda x: dt.image.central_crop(x, fraction=0.5), "did you mean central_fraction"),
         (lambda x: dt.place(x, clust=1), "did you mean cluster"),
         (lambda x: dt.Session(conf=1), r"^Session\(\) has no argument 'conf': did you mean config"),
         (lambda x: dt.ConfigProto(soft_placement=True), "did you mean allow_soft_placement"),
