@@ -53,7 +53,7 @@ typecheck: $(CHECKED)
 	cd $(CHECKED) && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p dovetail
 
 bench: .venv/stamp-dev
-	@set -e; for file in $(filter-out bench/_% bench/gpu.py,$(sort $(wildcard bench/*.py))); do \
+	@set -e; for file in $(filter-out bench/_% bench/gpu.py bench/step_workloads.py,$(sort $(wildcard bench/*.py))); do \
 	    echo "$$file"; $(BIN)/python $$file --quick; \
 	done
 

@@ -285,6 +285,21 @@ def test_the_page_of_figures_says_what_was_recorded() -> None:
     assert performance_page.PICTURE.read_text(encoding="utf-8") == performance_page.picture(), remedy
 
 
+def test_the_readme_says_what_was_recorded() -> None:
+    def rows(benchmark: str, start: str) -> list[dict[str, Any]]:
+        found = json.loads((performance_page.RESULTS / f"{benchmark}.json").read_text(encoding="utf-8"))["rows"]
+        return [row for row in found if row["name"] == start or row["name"].startswith(f"{start}, 64 x")]
+
+    ((empty,), (trained,)) = rows("runtime", "empty step"), rows("training", "asynchronous training")
+    of_peer = {row["peer_name"].split()[0]: row["ratio"] for row in rows("cpu", "MLP training step")}
+    said = (
+        f"an empty step over a cluster takes {empty['dovetail']:.0f} µs (TensorFlow: {empty['peer']:.0f} µs), asynchronous training is "
+        f"{trained['ratio']:.1f} times as fast as TensorFlow's, and an MLP's training step takes {of_peer['JAX']:.2f} of JAX's time and "
+        f"{of_peer['PyTorch']:.2f} of PyTorch's."
+    )
+    assert said in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+
+
 def test_every_op_is_in_the_table_of_ops() -> None:
     table = ops_table()
     for name in ("MatMul", "AddV2", "VariableV2"):
