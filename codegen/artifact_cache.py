@@ -1,17 +1,21 @@
 """On-disk cache of compiled kernels: a private folder with atomically written files.
 
 A file's name is a hash of everything that its contents depend on, so a file never changes and needs no lock. If two processes make
-the same file at the same time, both write a temporary file and rename it; either result is correct.
+the same file at the same time, both write a temporary file and rename it; either result is correct. `alone` spares them the work.
 
 The folder is private to the user (mode 0700), because its files are executed.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import logging
 import os
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +23,9 @@ from types import ModuleType
 from ..graph.core.settings import cache_folder
 
 logger = logging.getLogger(__name__)
+
+# The longest wait for another process that makes the same kernel: it may have been stopped. The slowest kernels compile in 7 s.
+WAIT_S = 10.0
 
 
 def folder(part: str) -> Path:
@@ -54,6 +61,35 @@ def put(path: Path, data: bytes, *, anew: bool = False) -> None:
     # Some compilers compare a source's time with that of the compiled file, so every writer sets the same time.
     os.utime(name, (0, 0))
     Path(name).replace(path)
+
+
+@contextlib.contextmanager
+def alone(path: Path, is_made: bool) -> Iterator[None]:
+    """A context manager in which one process at a time makes what belongs to `path`. Others wait, for at most `WAIT_S`, and find it made.
+
+    Tasks of a cluster on one machine need the same kernels at the same time. `is_made`: whether there is something already; then nobody
+    waits but for its end. A process that ends loses the lock.
+    """
+    lock = path.with_suffix(".lock")
+    with contextlib.ExitStack() as held:
+        if not is_made or lock.exists():
+            with contextlib.suppress(OSError):  # where files can't be locked, each makes its own
+                _lock(lock, held)
+        yield
+
+
+def _lock(path: Path, held: contextlib.ExitStack) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    file = held.enter_context(path.open("w"))
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.02)
+        else:
+            held.callback(path.unlink, missing_ok=True)
+            break
 
 
 def load_module(name: str, path: Path, text: str) -> ModuleType:

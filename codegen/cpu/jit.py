@@ -2,7 +2,7 @@
 
 A kernel's source text is its identity: it is in a file named after the hash of the text, of the source of the functions that it
 calls, and of the version of Numba. Numba keeps the machine code next to it, per kind of processor. `artifact_cache` has the folder,
-and writes files atomically, so processes can make the same kernel at once.
+and writes files atomically; of processes that need the same kernel at once, one compiles it.
 
 Numba and LLVM are loaded when the first kernel is compiled. Compiling takes 0.1 to 1 s per kernel, once per machine, in a
 background thread unless a caller waits for it (`compile_now`).
@@ -75,7 +75,8 @@ def compile_now(text: str) -> Function:
         function = _functions.get(text)
         if function is None:
             path = path_of(text)
-            module = artifact_cache.load_module(f"_dovetail_kernels.{path.stem}", path, text)
+            with artifact_cache.alone(path, is_kept(text)):
+                module = artifact_cache.load_module(f"_dovetail_kernels.{path.stem}", path, text)
             function = _functions[text] = module.kernel
     return function
 
