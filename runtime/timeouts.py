@@ -40,6 +40,8 @@ STREAM_SILENCE_MS: Final = 4_000  # the same for a stream over TCP, by the kerne
 STREAM_ANSWER_S: Final = 30.0  # for the answer to a stream's token: a kernel may hold the server's interpreter
 MONITOR_GRACE_S: Final = 0.75
 """A disconnection seen this long after a moment may have happened before it: the monitor is polled."""
+ENDING_S: Final = 0.03
+"""A server that closes looks for so long whether its peers close, too, as tasks of a cluster that ends do: what is for them can't leave."""
 
 # Tensors between workers (`rpc/failure_detection.py`).
 ASK_S: Final = 1.0  # between two questions about the same overdue tensor

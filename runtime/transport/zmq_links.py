@@ -11,12 +11,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import zmq
 
-from ..timeouts import HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS
+from ..timeouts import ENDING_S, HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS
 from ..wire.chunking import CHUNK_BYTES
 from ..wire.messages import MAX_FRAMES
 from ..wire.schema import WireError
@@ -265,10 +266,17 @@ class ZmqLinks:
             link.close()
 
     def close(self) -> None:
-        """Close all sockets. Messages that ZeroMQ has accepted still leave, for up to `LINGER_MS`."""
+        """Close all sockets. Messages that ZeroMQ has accepted still leave, for up to `LINGER_MS`; none waits for a peer that has gone."""
+        links = dict(self._peers.values())
+        deadline = time.monotonic() + ENDING_S
+        while (
+            self._router is not None and time.monotonic() < deadline and not all(x.has_ended() for x in links.values())
+        ):
+            time.sleep(ENDING_S / 20)
+        lingers = {sock: 0 if link.has_ended() else LINGER_MS for sock, link in links.items()}
         self.stop_monitors()
-        for sock, _ in self._peers.values():
-            sock.close(linger=LINGER_MS)
+        for sock, linger in lingers.items():
+            sock.close(linger=linger)
         self._peers.clear()
         if self._router is not None:  # the context is the server's own: the last replies leave
             self._router.close(linger=LINGER_MS)

@@ -169,6 +169,10 @@ class ConnectionMonitor:
                     self._broken_at = time.monotonic()
         return self._is_up
 
+    def has_ended(self) -> bool:
+        """Whether the connection was up, and is not any more."""
+        return not self.is_up() and self._broken_at > -math.inf
+
     def was_up_since(self, since: float) -> bool:
         """Whether the connection is up and has not ended since then."""
         return self.is_up() and self._broken_at <= since + MONITOR_GRACE_S

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from echoing import WAIT_S, Connection, ping, until
 
-from dovetail.runtime.transport import peer as peer_module, zmq_sockets
+from dovetail.runtime.transport import peer as peer_module, zmq_links, zmq_sockets
 from dovetail.runtime.transport.address import is_loopback, split_address
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.transport.zmq_links import AddressInUse
@@ -133,6 +133,19 @@ def test_close_is_quick_and_idempotent_even_with_messages_for_nobody() -> None:
     server.close()
     assert time.monotonic() - start < 2 * zmq_sockets.LINGER_MS / 1000 + 10
     Endpoint(server.address, lambda peer, message: None).close()  # the port is free again
+
+
+def test_close_does_not_wait_for_a_peer_that_has_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks of a cluster end together, and each may have last words for the others."""
+    heard = threading.Event()
+    here = Endpoint("localhost:0", lambda peer, message: None)
+    there = Endpoint("localhost:0", lambda peer, message: heard.set())
+    here.send(there.address, ping())
+    assert heard.wait(WAIT_S)
+    monkeypatch.setattr(zmq_links, "LINGER_MS", 3_600_000)  # it would wait for an hour
+    there.close()
+    here.send(there.address, ping())
+    here.close()
 
 
 def test_nothing_is_left_behind() -> None:
