@@ -37,11 +37,18 @@ sys.dont_write_bytecode = False
 os.environ["PYTHONFAULTHANDLER"] = "1"
 
 
+@pytest.fixture(scope="session")
+def kernels_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that is empty when the tests begin. All processes that run tests share it: a product of matrices takes 6 s to compile."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "kernels"
+
+
 @pytest.fixture(scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The kernels that a module's tests compile are kept in a folder of their own."""
+def own_cache(kernels_of_this_run: Path) -> Iterator[None]:
+    """A module's tests find no kernels that were compiled before this run, and leave none to others."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
+        patch.setenv("DOVETAIL_CACHE_DIR", str(kernels_of_this_run))
         yield
 
 
