@@ -119,8 +119,17 @@ FLOAT_CASES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [dt.float32, dt.float64], ids=lambda t: t.name)
-@pytest.mark.parametrize("name", FLOAT_CASES)
+# In float64, one case for each function and each way of reducing: the others have the same loops.
+FLOAT64_CASES = [
+    "softmax", "columns", "everything", "gelu", "activations", "product", "rounding", "powers", "not a number",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [*((name, dt.float32) for name in FLOAT_CASES), *((name, dt.float64) for name in FLOAT64_CASES)],
+    ids=lambda v: v if isinstance(v, str) else v.name,
+)
 def test_floats(name: str, dtype: Any) -> None:
     with dt.Graph().as_default():
         x = dt.placeholder(dtype, [None, 13])
@@ -155,7 +164,7 @@ def test_a_loss_and_its_gradient() -> None:
         compare([loss, gradient], [x, labels], sizes=(1, 7, 64))
 
 
-@pytest.mark.parametrize("dtype", [dt.float32, dt.float64, dt.float16], ids=lambda d: d.name)
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float16], ids=lambda d: d.name)
 def test_short_rows(dtype: Any) -> None:
     """Several are worked on at a time: vectors of their first elements, of their second ones, and so on."""
     with dt.Graph().as_default():
@@ -172,8 +181,9 @@ def test_short_rows(dtype: Any) -> None:
         compare([dt.nn.softmax(z)], [z], sizes=(0, 1, 600))
 
 
-@pytest.mark.parametrize("dtype", [dt.float32, dt.float16], ids=lambda d: d.name)
-@pytest.mark.parametrize("row", [2, 7, 10, 15])
+@pytest.mark.parametrize(
+    ("row", "dtype"), [(2, dt.float16), (7, dt.float32), (10, dt.float16), (15, dt.float32)], ids=str
+)
 def test_rows_that_are_written_out(row: int, dtype: Any) -> None:
     with dt.Graph().as_default():
         x, b = dt.placeholder(dtype, [None, row]), dt.placeholder(dtype, [row])
@@ -490,7 +500,7 @@ def test_one_hot(axis: int) -> None:
         np.testing.assert_array_equal(in_session(hot, {i: value}), want)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint8"])
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
 def test_places_of_extremes(dtype: str) -> None:
     rng = np.random.default_rng(3)
     value = rng.integers(0, 6, (9, 10, 11)).astype(dtype)  # many are equal: the first is meant

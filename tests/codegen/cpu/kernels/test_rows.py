@@ -32,8 +32,7 @@ def by_one_kernel(fetches: Any, feeds: Any) -> list[tuple[Any, Any]]:
     return list(zip(got, wanted, strict=True))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
-@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize(("axis", "dtype"), [(0, "float32"), (0, "int64"), (1, "float64"), (1, "int32")])
 def test_running_sums_have_the_reference_s_bits(axis: int, dtype: str) -> None:
     for reverse in (False, True):
         with dt.Graph().as_default():
@@ -74,12 +73,12 @@ def test_what_goes_both_ways_or_along_two_axes_is_two_kernels() -> None:
 def test_sums_over_segments(dtype: str) -> None:
     for shape, rows in [((50, 37), 1), ((50,), 1), ((6, 5, 200), 2), ((400, 3, 5), 1)]:
         given = RNG.integers(-1, 9, shape[:rows])
-        for kind in (np.int32, np.int64):
-            with dt.Graph().as_default():
-                data, ids = dt.placeholder(dtype, shape), dt.placeholder(kind, given.shape)
-                y = dt.math.unsorted_segment_sum(data, ids, 11)
-                ((mine, theirs),) = by_one_kernel([y], {data: values(shape, dtype), ids: given.astype(kind)})
-            np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-4)
+        kind = np.int32 if dtype.endswith("32") else np.int64
+        with dt.Graph().as_default():
+            data, ids = dt.placeholder(dtype, shape), dt.placeholder(kind, given.shape)
+            y = dt.math.unsorted_segment_sum(data, ids, 11)
+            ((mine, theirs),) = by_one_kernel([y], {data: values(shape, dtype), ids: given.astype(kind)})
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-4)
 
 
 def test_threads_share_columns_and_change_nothing() -> None:

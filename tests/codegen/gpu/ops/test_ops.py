@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_checks import compiles
+from kernel_checks import SOME, compiles
 from kernel_runner import run_routine
 
 from dovetail.codegen.fusion import table_loops
@@ -13,7 +13,6 @@ from dovetail.codegen.gpu.ir import Routine
 from dovetail.codegen.gpu.ops import rows
 from dovetail.codegen.gpu.templates import sort, tables
 from dovetail.codegen.ir.loop_nest import LoopNest, LoopNestBuilder, Scan
-from dovetail.codegen.target import SM80
 from dovetail.graph.core.dtypes import (
     bfloat16,
     float16,
@@ -31,7 +30,6 @@ pytest.importorskip("triton")
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("own_cache")]
 
-SOME = (SM80,)  # targets of kernels that are like others
 RNG = np.random.default_rng(5)
 
 
