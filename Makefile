@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN    := .venv/bin
 CHECKED := build/checked
 # Processes that run tests, on two cores: many tests wait for other processes.
-TESTERS := 3
+TESTERS := 4
 
 .PHONY: help demo test test-fast test-slow test-gpu test-ray lint ruff layers typecheck bench bench-gpu docs dist clean distclean
 .NOTPARALLEL:   # pip can't install twice into one environment at a time
