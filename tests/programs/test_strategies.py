@@ -71,7 +71,7 @@ def test_a_convolutional_net() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "workers"), [("multiworker", 2), ("ring", 2), ("multiworker", 4)])
+@pytest.mark.parametrize(("kind", "workers"), [("ring", 2), ("multiworker", 4)])
 def test_workers_in_step_are_one_process_with_the_whole_batch(
     kind: str, workers: int, reference: dict[str, Any]
 ) -> None:
