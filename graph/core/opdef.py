@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from .dtypes import DType
 from .hooks import hooks
-from .shape import Dims, element_count
+from .shape import Dims, element_count, is_static
 
 T = TypeVar("T")
 Node: TypeAlias = Any  # `graph.py`, which defines both, imports this module
@@ -156,8 +156,13 @@ def size(tensor: Tensor) -> int:
 
 
 def nbytes(tensor: Tensor) -> int:
-    """The bytes of a tensor. Unknown sizes count as 1."""
+    """The bytes of a tensor. Unknown sizes count as 1, and a string as the reference to it."""
     return size(tensor) * int(tensor.dtype.size)
+
+
+def has_known_bytes(dtype: DType, dims: Dims) -> bool:
+    """Whether a shape and an element type tell the bytes of a tensor. Strings may have any length."""
+    return dtype.np.kind != "O" and is_static(dims)
 
 
 _REGISTRY: dict[str, OpDef] = {}

@@ -10,8 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from ...graph.core.graph import Node
-from ...graph.core.opdef import Cost, Trait
-from ...graph.core.shape import is_static
+from ...graph.core.opdef import Cost, Trait, has_known_bytes
 from ..partition.partitioned_graph import Channel, Partition
 
 
@@ -74,7 +73,7 @@ def state_bytes(node: Node) -> tuple[int, bool]:
     count = 1
     for d in dims or ():
         count *= 1 if d is None else d
-    return count * dtype.size, is_static(dims)
+    return count * dtype.size, has_known_bytes(dtype, dims)
 
 
 def repeated(partitions: Iterable[Partition]) -> frozenset[int]:

@@ -9,7 +9,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from ...graph.core.dtypes import DType
 from ...graph.core.graph import Node, Tensor
-from ...graph.core.shape import Dims, is_static
+from ...graph.core.opdef import has_known_bytes
+from ...graph.core.shape import Dims
 
 
 class Channel(NamedTuple):  # a tuple, since a chain that changes device at each node has as many of them as nodes
@@ -46,7 +47,7 @@ class Channel(NamedTuple):  # a tuple, since a chain that changes device at each
     @property
     def is_exact(self) -> bool:
         """Whether the size of the value is known."""
-        return self.control or is_static(self.dims)
+        return self.dtype is None or has_known_bytes(self.dtype, self.dims)
 
     @property
     def crosses_tasks(self) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..plan_data import PlanData
-from ..render.text import short, table
+from ..render.text import count_text, short, table
 from ..render.timeline import time_text
 from ..simulate import Timeline, simulate
 from .facts import UNCALIBRATED, is_measured
@@ -77,8 +77,9 @@ class Comparison:
         parts = (("device", self.devices), ("kernel", self.kernels), ("transfer", self.transfers))
         lines += [_table(what, rows, self.exact) for what, rows in parts if rows]
         if self.not_run:
+            count = count_text(len(self.not_run), "node")
             lines.append(
-                f"{len(self.not_run)} nodes ran in no kernel: folded, merged, or in a branch not taken ({', '.join(self.not_run[:4])})"
+                f"{count} ran in no kernel: folded, merged, or in a branch not taken ({', '.join(self.not_run[:4])})"
             )
         return "\n".join(lines)
 

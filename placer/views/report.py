@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from heapq import nsmallest
 
 from ...graph.core.interpreter_state import collector_paused
+from ...graph.core.opdef import has_known_bytes
 from ...graph.ops.state.accumulators import ACCUMULATOR
 from ..cluster.spec import Cluster
 from ..cost.static import Traffic, repeated, work
@@ -114,7 +115,9 @@ def _contents_text(facts: Facts) -> str:
         plan.graph.get_tensor_by_name(name)
         for name in sorted({name for p in plan.partitions.values() for name in p.feeds})
     ]:
-        size = size_text(sum(plan.sizes.bytes(t) for t in fed), all(plan.sizes.is_known(t) for t in fed))
+        size = size_text(
+            sum(plan.sizes.bytes(t) for t in fed), all(has_known_bytes(t.dtype, plan.sizes.of(t).dims) for t in fed)
+        )
         text += f"; {count_text(len(fed), 'feed')} ({size} per step)"
     if idle := facts.idle_tasks:
         text += f"; nothing runs on {listed(map(short, idle), LISTED)}"

@@ -209,7 +209,12 @@ def _note(notes: list[T], note: T) -> None:
 
 
 def bytes_of(value: Any) -> int:
-    return sum(map(bytes_of, value)) if isinstance(value, tuple) else int(getattr(value, "nbytes", 0))
+    """The bytes of a value, or of several; 0 of a message without a value, such as that of a branch not taken."""
+    if isinstance(value, tuple):
+        return sum(map(bytes_of, value))
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        return sum(len(x) for x in value.flat if isinstance(x, bytes))
+    return int(getattr(value, "nbytes", 0))
 
 
 @dataclasses.dataclass(slots=True)

@@ -95,7 +95,8 @@ class Transfer:
     Attributes:
         name: the tensor (`x:0`), or `^node` for an empty message. source, destination: complete device names.
         iteration: of the loops around it, outermost first: `@2@0`; '' outside of loops.
-        bytes: size of the value. start, finish: when it was sent, and when it had arrived.
+        bytes: size of the value; 0 for an empty message, as from a branch not taken.
+        start, finish: when it was sent, and when it had arrived.
         direct: whether the receiver read it in the memory of the other task; it was not sent.
     """
 
@@ -304,7 +305,7 @@ def traced(gathered: Gathered, plan: Plan) -> Trace:
         c = channels.get(number)
         if c is not None and note.channel in arrivals:  # later arrivals have no note
             direct = c.direct and note.bytes > 0  # otherwise it was sent, and its size is not recorded
-            finish, size = max(at, arrivals[note.channel]), note.bytes or c.bytes
+            finish, size = max(at, arrivals[note.channel]), c.bytes if c.direct and not direct else note.bytes
             transfers.append(Transfer(c.name, c.source, c.destination, iteration, size, at, finish, direct))
     return Trace(
         (gathered.ended - gathered.began) / 1e9,

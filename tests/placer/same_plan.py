@@ -37,6 +37,9 @@ def assert_placed_alike(ran: dt.Plan, cluster: Any, **options: Any) -> dt.Plan:
 
 
 def assert_transfers_are_planned(trace: Any) -> None:
-    """Whether the trace of a step without branches and loops has exactly the transfers of its plan."""
+    """Whether the trace of a step without branches and loops has exactly the transfers of its plan, with the bytes that are known."""
     planned = Counter((c.name, c.source, c.destination, c.direct) for c in trace.plan.channels)
     assert Counter((t.name, t.source, t.destination, t.direct) for t in trace.transfers) == planned
+    known = {(c.name, c.destination): c.bytes for c in trace.plan.channels if c.is_exact}
+    moved = {(t.name, t.destination): t.bytes for t in trace.transfers}
+    assert known == {key: moved[key] for key in known}

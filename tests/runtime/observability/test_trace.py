@@ -109,6 +109,30 @@ def test_a_branch_that_is_not_taken_is_not_there(session: tf.Session) -> None:
     assert not any(n.endswith("yes") for n in names)
 
 
+def test_transfers_have_the_bytes_that_crossed(session: tf.Session) -> None:
+    taken = tf.placeholder(tf.bool, [])
+    with tf.device("/cpu:0"):
+        words = tf.strings.join([tf.placeholder(tf.string, [None], name="words"), "!"])
+        ones = tf.ones([5]) * tf.cast(taken, tf.float32)
+
+    def elsewhere() -> tf.Tensor:
+        with tf.device("/cpu:1"):
+            return tf.negative(ones)
+
+    with tf.device("/cpu:1"):
+        lengths = tf.strings.length(words)
+    with tf.device("/cpu:0"):
+        y = tf.identity(tf.cond(taken, elsewhere, lambda: ones))
+    for is_taken in (True, False):
+        _, trace = traced(session, [lengths, y], {taken: is_taken, "words:0": ["a" * 99, "b"]})
+        moved = {t.name: t.bytes for t in trace.transfers}
+        assert moved.pop(words.name) == 102
+        assert len(moved) == 2 and set(moved.values()) == {20 if is_taken else 0}
+        planned = {c.name: (c.bytes, c.is_exact) for c in trace.plan.channels}
+        assert planned.pop(words.name) == (16, False)  # strings of any length
+        assert planned == dict.fromkeys(moved, (20, True)) and "≥ 16 B" in str(trace.plan)
+
+
 def test_waiting_for_another_step_is_told(session: tf.Session) -> None:
     import threading
 
