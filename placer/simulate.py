@@ -33,7 +33,7 @@ from .partition.partitioned_graph import Channel, task_of
 from .plan_data import PlanData
 from .render.text import count_text, short, size_text
 from .render.timeline import Bar, Chart, MemoryTrack, time_text
-from .search.from_graph import ONE_SIDED_READ, hosts_of, step_problem
+from .search.from_graph import copy_cost, hosts_of, step_problem
 from .search.memory_profile import LiveValues
 from .search.problem import Objective, Problem, summed
 from .search.types import Floats, Ints
@@ -388,9 +388,7 @@ def _joined(plan: PlanData, times: Mapping[tuple[str, Node], tuple[float, float]
 def one_sided_reads(plan: PlanData) -> dict[tuple[str, Node], float]:
     """(device, node) -> seconds for which it copies what it reads in other tasks' memory."""
     out: dict[tuple[str, Node], float] = {}
-    machine, (latency, rate) = plan.cluster.calibration, ONE_SIDED_READ
-    if machine is not None:
-        latency, rate = machine.overheads["read"], 1 / max(machine.overheads["shared byte"], 1e-15)
+    latency, rate = copy_cost(plan.cluster)
     into: dict[str, list[Channel]] = {}
     for c in plan.channels:
         if c.direct and not c.control:

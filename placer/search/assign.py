@@ -21,12 +21,14 @@ from ...graph.core.errors import InvalidArgumentError, ResourceExhaustedError
 from ...graph.core.graph import Node, Tensor
 from ..cluster.spec import Cluster
 from ..cost.memory import NAMED, all_too_large, one_too_large
+from ..cost.shapes import Sizes
+from ..partition.insert_channels import is_copied
 from ..render.text import count_text, listed, size_text, sum_texts
 from ..render.timeline import time_text
 from ..rules.colocation import Groups
 from . import FROM_RULES, SEARCHES
 from .feasible import check
-from .from_graph import step_problem
+from .from_graph import copy_cost, step_problem
 from .memory_profile import PeakError, check_assignment, check_moments
 from .portfolio import search
 from .problem import Found, InfeasibleError, Objective, Problem, Solution
@@ -34,7 +36,6 @@ from .types import Ints
 
 if TYPE_CHECKING:
     from ..cost.profile import Profile
-    from ..cost.shapes import Sizes
     from ..rules.place import Search
 
 logger = logging.getLogger(__name__)
@@ -118,9 +119,18 @@ def assign(
                 "Searching for a placement (%s): %s on %s, budget %g s",
                 strategy, count_text(problem.nodes, "node"), count_text(problem.devices, "device"), budget_s,
             )  # fmt: skip
-            solution = search(problem, budget_s=budget_s, seed=seed, strategy=strategy, starts=starts, exact=exact)
+            predicted = _with_copies(problem, ordered, running, cluster, at_hand, sizes or Sizes())
+            solution = search(
+                problem,
+                budget_s=budget_s,
+                seed=seed,
+                strategy=strategy,
+                starts=starts,
+                exact=exact,
+                predicted=predicted,
+            )
             logger.info(
-                "Found a placement (%s): %s predicted%s", solution.history[-1].by, time_text(solution.objective, exact),
+                "Found a placement (%s): %s predicted%s", solution.history[-1].by, time_text(predicted(solution), exact),
                 f", lower bound {time_text(solution.lower_bound)}" if exact else "",
             )  # fmt: skip
             check_assignment(problem, solution.assignment)
@@ -172,6 +182,41 @@ def topologically(nodes: Sequence[Node]) -> list[Node]:
 
     before = {node: [b for b in node.before if b in inside] for node in nodes}  # not back to a loop's begin
     return list(TopologicalSorter(before).static_order())
+
+
+def _with_copies(
+    problem: Problem,
+    nodes: Sequence[Node],
+    running: Collection[Node] | None,
+    cluster: Cluster,
+    at_hand: Collection[Tensor],
+    sizes: Sizes,
+) -> Callable[[Solution], float]:
+    """A function that gives a solution's objective with its one-sided reads, which cost nothing in the problem.
+
+    Each device copies a variable's value of another task once, before the first node that needs it.
+    """
+    runs, values = None if running is None else set(running), set(at_hand)
+    place = {node: i for i, node in enumerate(nodes)}
+    readers: dict[Tensor, list[int]] = {}
+    for i, node in enumerate(nodes):
+        for t in dict.fromkeys(node.inputs):
+            if t in values and not is_copied(t.op) and (runs is None or node in runs):
+                readers.setdefault(t, []).append(i)
+    latency, rate = copy_cost(cluster)
+    reads = [(place[t.op], found, latency + sizes.bytes(t) / rate) for t, found in readers.items() if t.op in place]
+
+    def predicted(solution: Solution) -> float:
+        device, copying = solution.assignment, np.zeros(problem.nodes)
+        task = problem.places[device]
+        for owner, found, seconds in reads:
+            first = {int(device[i]): i for i in reversed(found) if task[i] != task[owner]}
+            copying[list(first.values())] += seconds
+        if not copying.any():
+            return solution.objective
+        return replace(problem, seconds=problem.seconds + copying).evaluate(device)
+
+    return predicted
 
 
 def _by_function(

@@ -366,6 +366,14 @@ def _link(cluster: Cluster, a: str, b: str, usual: tuple[float, float]) -> tuple
     return seconds, 1 / rate
 
 
+def copy_cost(cluster: Cluster) -> tuple[float, float]:
+    """Seconds, and bytes per second, of a copy from another task's memory (a one-sided read)."""
+    machine = cluster.calibration
+    if machine is None:
+        return ONE_SIDED_READ
+    return machine.overheads["read"], 1 / max(machine.overheads["shared byte"], 1e-15)
+
+
 def speed_of(device: DeviceInfo) -> Speed:
     """What a device can do: as measured or described, else by a GPU's maker, else as is typical for a processor."""
     if device.gpu is not None:

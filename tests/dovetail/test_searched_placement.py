@@ -14,6 +14,7 @@ import pytest
 import dovetail as dt
 from dovetail import searched_placement
 from dovetail.graph.io.serialization import extend_from_bytes, graph_to_bytes
+from dovetail.placer.render.timeline import time_text
 from dovetail.placer.rules.placement import Rule
 
 DESCRIPTION = """
@@ -140,6 +141,20 @@ def test_progress_marks_what_depends_on_unknown_sizes(known, monkeypatch):
         dt.place(y, {"worker": 2}, strategy="auto", budget_s=0.1, shapes={x: (32, 64)} if known else None)
     told = stream.getvalue()
     assert "best so far" in told and ("best so far ≥ " in told) is not known and (", at least" in told) is known
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_progress_counts_one_sided_reads(shared, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
+    with dt.Graph().as_default(), searched_placement.search_progress():
+        with dt.device("/job:ps"):
+            a, b = (dt.get_variable(name, [200, 200]) for name in "ab")
+        with dt.device("/job:worker"):
+            y = dt.matmul(dt.matmul(a, a), dt.matmul(b, b))
+        plan = dt.place(y, {"ps": 1, "worker": 2}, strategy="auto", budget_s=0.1, profile="none", shared_memory=shared)
+    assert {c.direct for c in plan.channels if c.name in ("a/read:0", "b/read:0")} == {shared}
+    last = stream.getvalue().strip().splitlines()[-1]
+    assert last.startswith(f"best so far {time_text(plan.solution.objective)}")
 
 
 @pytest.mark.parametrize(
