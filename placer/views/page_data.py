@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import date
 from itertools import chain
 from typing import Any, Generic, TypeVar
@@ -19,9 +19,9 @@ import numpy as np
 from ...graph.core.dtypes import DType
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.interpreter_state import collector_paused
-from ...graph.core.opdef import Trait
+from ...graph.core.opdef import Trait, has_known_bytes
 from ...graph.core.scopes import DeviceBlock
-from ...graph.core.shape import is_static, text
+from ...graph.core.shape import text
 from ...graph.core.source_location import SourceLine, locate
 from ..cluster.calibration import release
 from ..cluster.spec import Cluster
@@ -123,9 +123,12 @@ class _Writer:
         exact = [plan.sizes.is_exact([n]) for n in nodes]
         parts = {d: [self.at[n.index] for n in p.nodes if n.index in self.at] for d, p in plan.partitions.items()}
         loops = {device for device, p in plan.partitions.items() if p.has_loop}
+        assigned = plan.decisions.index[index].tolist()
+        run_on = self._run_on(parts)
         columns: Columns = {
             "op": [ops[n.opdef] for n in nodes],
-            "device": plan.decisions.index[index].tolist(),
+            "device": assigned,
+            "place": [d if i not in run_on or d in run_on[i] else run_on[i][0] for i, d in enumerate(assigned)],
             "request": [requests[n.device] for n in nodes],
             "rule": plan.decisions.rules[index].tolist(),
             "demand": reasons.demand_of[index].tolist(),
@@ -168,6 +171,7 @@ class _Writer:
                  "otherwise": d.otherwise, "dropped": d.dropped}
                 for d in reasons.demands
             ],
+            "copies": [[i, devices] for i, devices in run_on.items() if len(devices) > 1],
             "notes": [[self.at[note.node], note.text] for note in reasons.notes if note.node in self.at],
             "files": self.files.rows,
             "lines": self.lines.rows,
@@ -305,6 +309,15 @@ class _Writer:
                 out[i] = place
         return out
 
+    def _run_on(self, parts: Mapping[str, Sequence[int]]) -> dict[int, list[int]]:
+        """Node -> the devices that run it: another than its own in another task's memory, several for a constant that is copied."""
+        number = {str(d.name): at for at, d in enumerate(self.plan.cluster.devices)}
+        found: dict[int, list[int]] = {}
+        for device, part in parts.items():
+            for i in part:
+                found.setdefault(i, []).append(number[device])
+        return found
+
     def _edges(self) -> Columns:
         """What each node makes and takes; the node that a value comes from as the distance back to it."""
         at, value = self.at, self._value
@@ -340,7 +353,9 @@ class _Writer:
         number = self._value_of.get(key)
         if number is None:
             words = f"{t.dtype.name} {text(t.dims)}"
-            number = self._value_of[key] = self.values[words, self.plan.sizes.bytes(t), is_static(t.dims)]
+            number = self._value_of[key] = self.values[
+                words, self.plan.sizes.bytes(t), has_known_bytes(t.dtype, t.dims)
+            ]
         return number
 
     def _groups(self) -> Columns:

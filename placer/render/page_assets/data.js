@@ -67,6 +67,7 @@ function complete(p) {
     const key = p.groupOf.has(node) ? "g" + p.groupOf.get(node) : node;
     p.notesOf.set(key, [...(p.notesOf.get(key) || []), words]);
   }
+  p.copies = new Map(p.copies);
   p.relaxed = new Map(p.relaxations.map(([node, requested, reason]) => [node, { requested, reason }]));
   p.tasks = [...new Set(p.devices.map((d) => d.task))];
   p.devices.forEach((d, i) => (d.at = i));
@@ -102,6 +103,9 @@ function measureDevices(p) {
   }
 }
 
+/* The devices that run a node: `place`, and for a constant that is copied others. `device` is the one that it is assigned to. */
+const runsOn = (node) => plan.copies.get(node) || [plan.place[node]];
+
 /* Whether an input is computed in this step, rather than fed or left out. */
 const flows = (from, index) => plan.runs[from] > 0 && !(plan.hasFed[from] && plan.fed.has(from + ":" + index));
 
@@ -120,7 +124,6 @@ function channelName(channel) {
 function channelValue(channel) {
   if (isControl(channel)) return [plan.channelHow[channel] === PACES ? "pace of the receiver" : "control edge", 0, true];
   const [words, bytes, exact] = plan.values[plan.outputValue[plan.outputStart[plan.channelNode[channel]] + plan.channelOutput[channel]]];
-  if (plan.channelHow[channel] === DIRECT) return [`${words}, read where it lies (${plan.access.how})`, bytes, exact];
   return plan.channelHow[channel] === NARROW ? [words.replace(/^float32/, "bfloat16"), bytes / 2, exact] : [words, bytes, exact];
 }
 

@@ -80,7 +80,8 @@ function aboutPlan() {
       plan.program ? ["program", plan.program] : null,
       ["cluster", plan.cluster],
       ["written", plan.written],
-      ["graph", countText(plan.count, "node") + (allNodes().length < plan.count ? ", of which the step runs " + numberText(allNodes().length) : "")],
+      ["graph", countText(plan.count, "node") + (allNodes().length < plan.count ? ", of which the step runs " + numberText(allNodes().length) : "") +
+        (ran() > allNodes().length ? "; copies of constants: " + numberText(ran() - allNodes().length) : "")],
       ["channels", numberText(plan.channelNode.length) + ", between tasks " + numberText(remote.reduce((n, l) => n + l.channels.length, 0))],
       ...chartRows(),
       ["between tasks", bytesText(remote.reduce((n, l) => n + l.bytes, 0), remote.every((l) => l.exact)) + " per step"],
@@ -140,7 +141,7 @@ function aboutDevice(box) {
   const device = plan.devices[box.device];
   const mine = deviceLinksOnce().filter((l) => l.source === box.device || l.target === box.device);
   const variables = device.variables ? heldBy(box.device) : [];
-  const feeds = plan.feeds.map((name) => plan.byName.get(name.slice(0, name.lastIndexOf(":")))).filter((i) => i !== undefined && consumers(i).some((c) => plan.runs[c] && plan.device[c] === box.device));
+  const feeds = plan.feeds.map((name) => plan.byName.get(name.slice(0, name.lastIndexOf(":")))).filter((i) => i !== undefined && consumers(i).some((c) => plan.runs[c] && plan.place[c] === box.device));
   return [
     head("Device", deviceText(box.device), openButton(box)),
     facts([
@@ -199,12 +200,14 @@ function opList(nodes) {
 
 function aboutChannels(sum) {
   const sorted = [...sum.channels].sort((a, b) => plan.channelBytes[b] - plan.channelBytes[a]);
+  const oneSided = sorted.filter((c) => plan.channelHow[c] === DIRECT).length;
   const row = (c) => [nodeLink(plan.channelNode[c], channelName(c)),
     h("p", { class: "faint" }, channelValue(c)[0] + (isControl(c) ? "" : " · " + bytesText(plan.channelBytes[c], plan.channelExact[c] > 0)) +
-      (plan.channelLoop[c] ? " in each iteration of " + plan.loops[plan.channelLoop[c] - 1] : "") + " · to " + countText(takersOf(c).length, "node") + (plan.channelRelays[c] ? " · forwarded inside the task" : ""))];
+      (plan.channelLoop[c] ? " in each iteration of " + plan.loops[plan.channelLoop[c] - 1] : "") + " · to " + countText(takersOf(c).length, "node") + (plan.channelRelays[c] ? " · forwarded inside the task" : "") +
+      (plan.channelHow[c] === DIRECT ? " · one-sided read in shared memory (" + plan.access.how + ")" : ""))];
   return [
     head(sum.isRemote ? "Channels between tasks" : "Channels inside a task", endsOf(sum)),
-    facts([["per step", sum.text], ["tensors", numberText(sum.tensors)], ["control", numberText(sum.controls)],
+    facts([["per step", sum.text], oneSided ? ["one-sided reads", numberText(oneSided)] : null, ["tensors", numberText(sum.tensors)], ["control", numberText(sum.controls)],
       ...[["from", sum.from], ["to", sum.to]].map(([what, box]) => (box && !isPlace(box) ? [what, box.path] : null))]),
     section("Values", listOf(sorted, row, 40)),
   ];
@@ -248,6 +251,7 @@ function aboutNode(node) {
   return [
     head(plan.ops[plan.op[node]][0], plan.names[node], document.getElementById("view-map").hidden && plan.runs[node] ? h("button", { class: "action", type: "button", onclick: () => goTo(node) }, "Show on the map") : null),
     h("div", { class: "answer" }, deviceTag(plan.device[node]), h("p", {}, d.rule)),
+    section("Runs on", plan.runs[node] && runsOn(node).join() !== String(plan.device[node]) ? listOf(runsOn(node), (d) => deviceTag(d), 8) : null),
     plan.runs[node] ? null : h("p", { class: "note-box" }, isFed(node) ? "Fed: its value comes from the client." : "Not run in this step."),
     section("Requested", h("p", {}, d.requested ? h("code", {}, d.requested) : h("span", { class: "faint" }, "no device")),
       d.required !== d.requested ? h("p", {}, "group constraint: ", d.required ? h("code", {}, d.required) : "none") : null,

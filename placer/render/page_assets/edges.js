@@ -4,16 +4,17 @@
 /* leaves: the visible boxes that are not open. Gives inner edges (inside a device) and channels between boxes. */
 function joinBoxes(leaves) {
   const owner = new Int32Array(plan.count).fill(-1);
-  leaves.forEach((box, at) => { for (const i of box.nodes) owner[i] = at; });
-  return { inner: innerEdges(leaves, owner), outer: outerEdges(leaves, owner) };
+  const copy = new Map(plan.devices.map((d) => [d.at, new Map()])); // device -> copied constant -> its box there
+  leaves.forEach((box, at) => { for (const i of box.nodes) { owner[i] = at; if (plan.copies.has(i)) for (const d of box.devices || [box.device]) copy.get(d)?.set(i, at); } });
+  return { inner: innerEdges(leaves, owner, copy), outer: outerEdges(leaves, owner) };
 }
 
-function innerEdges(leaves, owner) {
+function innerEdges(leaves, owner, copy) {
   const found = new Map();
   const add = (from, to, value) => {
-    const a = owner[from];
     const b = owner[to];
-    const crosses = plan.device[from] !== plan.device[to];
+    const a = copy.get(plan.place[to]).get(from) ?? owner[from];
+    const crosses = !runsOn(from).includes(plan.place[to]);
     if (a < 0 || b < 0 || a === b || (crosses && !map.isFlow)) return;
     const key = a * leaves.length + b;
     let edge = found.get(key);

@@ -33,7 +33,7 @@ const map = {
   shows(node) { return plan.runs[node] > 0 && (this.initializers || !plan.isInitializer[node]); },
   get isFlow() { return this.wantsFlow || this.tab === "diff"; },
   get tops() { return this.isFlow ? [[this.flow]] : this.jobs; },
-  rootOf(node) { return this.isFlow ? this.flow : this.roots[plan.device[node]]; },
+  rootOf(node) { return this.isFlow ? this.flow : this.roots[plan.place[node]]; },
   get paint() { return this.tab === "kernels" ? paints.kernel : this.isFlow ? paints.device : paints.kind; },
 
   plant() {

@@ -35,7 +35,10 @@ class Box {
       for (const i of this.nodes) {
         sums.flops += plan.flops[i];
         sums.flopsExact &&= !!plan.flopsExact[i];
-        if (plan.isState[i]) { sums.variables++; sums.held += plan.state[i]; if (plan.isState[i] === 1) sums.exact = false; }
+        if (!plan.isState[i] || (this.device >= 0 && this.device !== plan.device[i])) continue; // another task's memory has it
+        sums.variables++;
+        sums.held += plan.state[i];
+        sums.exact &&= plan.isState[i] !== 1;
       }
     }
     return this.sums;
@@ -204,7 +207,7 @@ function plantTree(shows) {
   const flow = Object.assign(new Box("flow", plan.program || "Model", -1, []), { devices: [0] });
   for (let i = 0; i < plan.count; i++) {
     if (!shows(i)) continue;
-    for (let b = roots[plan.device[i]]; b; b = b.parent) b.nodes.push(i);
+    for (const device of runsOn(i)) for (let b = roots[device]; b; b = b.parent) b.nodes.push(i);
     flow.nodes.push(i);
   }
   return { roots, tops, flow };

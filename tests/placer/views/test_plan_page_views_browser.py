@@ -127,6 +127,54 @@ def test_the_head_counts_devices_that_only_hold_variables_as_the_panel_does(driv
     assert "1 node on 2 devices" in find(driver, "#detail").text
 
 
+def test_control_edges_between_two_devices_are_one_dashed_line(driver, tmp_path):
+    with dt.Graph().as_default():
+        with dt.device("/job:worker/task:0"):
+            steps = [dt.assign(dt.get_variable(f"v{i}", [8]), dt.ones([8])).op for i in range(6)]
+        with dt.device("/job:worker/task:1"), dt.control_dependencies(steps):
+            z = dt.random_uniform([16], name="z")
+        with dt.device("/job:worker/task:0"):
+            plan = dt.place(dt.add(z, 1.0), {"worker": 2})
+    plan.to_html(tmp_path / "plan.html")
+    open_page(driver, tmp_path / "plan.html")
+    lines = find_all(driver, "#map .channel")
+    assert ["control" in e.get_attribute("class").split() for e in lines].count(True) == 1 and len(lines) == 2
+    assert sorted(texts(driver, "#map .chip text")) == ["64 B", "control"]
+    next(e for e in find_all(driver, "#map .chip") if e.text == "control").click()
+    assert find(driver, "#detail h2").text == "/job:worker/task:0/CPU:0 → /job:worker/task:1/CPU:0"
+    facts = dict(zip(texts(driver, "#detail dt"), texts(driver, "#detail dd"), strict=True))
+    assert facts == {"per step": "control", "tensors": "0", "control": "6"}
+    assert texts(driver, "#detail li .link") == [c.name for c in plan.channels if c.control]
+    find(driver, "#tab-channels").click()
+    assert texts(driver, "#view-table .row:not(.heads) div:nth-child(2)").count("control edge") == 6
+
+
+def test_a_node_is_drawn_on_each_device_that_runs_it(driver, tmp_path):
+    with dt.Graph().as_default():
+        with dt.device("/job:ps"):
+            w = dt.get_variable("w", [8, 8])
+        with dt.device("/job:worker/task:0"):
+            a = dt.constant([1.0] * 8, name="a")
+            x = dt.matmul(w, w) * a
+            update = dt.assign_add(w, x, name="update")
+        with dt.device("/job:worker/task:1"):
+            plan = dt.place([update.op, dt.negative(a, name="y")], {"ps": 1, "worker": 2})
+    assert plan.moved_parts, "the worker changes the variable in the server's memory"
+    plan.to_html(tmp_path / "plan.html")
+    open_page(driver, tmp_path / "plan.html")
+    assert "copies of constants: 1" in find(driver, "#detail").text
+    for node, assigned, ran_on in (("a", "worker:0", ["worker:0", "worker:1"]), ("update", "ps:0", ["worker:0"])):
+        open_page(driver, tmp_path / "plan.html", node)
+        assert len(find_all(driver, f'#map g.node[aria-label^="{node},"]')) == len(ran_on)
+        tags = [f"/job:{task.replace(':', '/task:')}/CPU:0" for task in (assigned, *ran_on)]
+        assert texts(driver, "#detail .tag")[: len(tags)] == tags
+    find(driver, "#tab-devices").click()
+    assert [row.text.split("\n")[1] for row in find_all(driver, ".rows .row")] == [
+        str(len(plan.partitions[str(d.name)].nodes) if str(d.name) in plan.partitions else 0)
+        for d in plan.cluster.devices
+    ]
+
+
 def test_initializers_are_hidden_until_asked_for(driver, tmp_path):
     with dt.Graph().as_default() as graph:
         v = dt.Variable(dt.zeros([3], name="first"), name="v")

@@ -87,7 +87,7 @@ def test_plans_survive_files_and_pages(pair, tmp_path):
     plan.save(tmp_path / "plan")
     assert str(tf.Plan.load(tmp_path / "plan")) == str(plan)
     plan.to_html(tmp_path / "page.html")
-    assert "read where it lies" in (tmp_path / "page.html").read_text()
+    assert "one-sided read in shared memory" in (tmp_path / "page.html").read_text()
 
 
 def test_it_can_be_turned_off(pair, monkeypatch):
