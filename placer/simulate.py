@@ -211,18 +211,25 @@ def plan_timeline(
 ) -> Timeline:
     """The timeline of a plan's step, from the results of `step_of`.
 
-    Peak memory includes one-sided reads: the variable at its owner, and the copy that the reader makes at the start of the step.
+    Peak memory includes one-sided access: a variable is in the memory of its owner, whichever device runs it, and a one-sided read has a
+    copy at its reader from the start of the step.
     """
     step = timeline(problem, assignment, names, devices, in_order=True)
-    bytes_read = Counter[str]()
+    more = Counter[str]()
     for c in plan.channels:
-        bytes_read[c.destination] += c.bytes * (c.direct and not c.control)
+        more[c.destination] += c.bytes * (c.direct and not c.control)
     for place, device in read_in_place(plan).items():
-        bytes_read[device] += state_bytes(place)[0]
+        more[device] += state_bytes(place)[0]
+    for device, part in plan.partitions.items():
+        for node in part.nodes:
+            if Trait.STATE_HANDLE in node.opdef.traits and node in plan.decisions:
+                size = state_bytes(node)[0]
+                more[device] -= size
+                more[plan.decisions.device_of(node)] += size
     return replace(
         step,
-        peak=tuple(p + bytes_read[d] for d, p in zip(step.devices, step.peak, strict=True)),
-        memory=tuple((at, size + bytes_read[d]) for d, (at, size) in zip(step.devices, step.memory, strict=True)),
+        peak=tuple(p + more[d] for d, p in zip(step.devices, step.peak, strict=True)),
+        memory=tuple((at, size + more[d]) for d, (at, size) in zip(step.devices, step.memory, strict=True)),
     )
 
 

@@ -148,3 +148,17 @@ def test_an_empty_step_has_a_report():
         plan = dt.place(graph, {"worker": 1}, fetches=x, feeds=x)
         assert plan.report().objective == 0.0
         assert str(plan.report())
+
+
+def test_variables_count_in_the_memory_of_their_task_whoever_updates_them():
+    with dt.Graph().as_default():
+        with dt.device(dt.train.replica_device_setter(ps_tasks=1, worker_device="/job:worker/task:0")):
+            w = dt.get_variable("w", [64, 64])
+            loss = dt.reduce_mean(dt.square(dt.matmul(dt.placeholder(dt.float32, [2, 64]), w)))
+            train = dt.train.AdamOptimizer().minimize(loss)
+        plan = dt.place([train, loss], {"ps": 1, "worker": 1})
+    (variables,) = [load.variable_bytes for load in plan.loads if load.variables]
+    assert plan.moved_parts and variables > 3 * 64 * 64 * 4
+    memory = {load.device: load.peak for load in plan.report().loads}
+    assert memory.pop("/job:ps/replica:0/task:0/device:CPU:0") == variables
+    assert 64 * 64 * 4 <= memory["/job:worker/replica:0/task:0/device:CPU:0"] < 2 * 64 * 64 * 4  # the gradient
