@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 from ...graph.core.graph import Node
 
 SCHEDULES = ("gpipe", "1f1b")
-PIPELINES = "pipelines"
+PIPELINES = "pipeline_schedules"
 """The collection of a graph that has its `Pipeline`s."""
 
 

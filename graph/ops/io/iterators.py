@@ -157,7 +157,7 @@ def register(datasets: dict[int, Any], graph: Graph) -> dict[str, Any]:
     """Keep a pipeline as long as its graph exists. Returns the attributes by which a node finds it."""
     token = f"pipeline_{secrets.token_hex(8)}"
     _pipelines[token] = pipeline = Pipeline(token, datasets)
-    graph.add_to_collection("pipelines", pipeline)
+    graph.add_to_collection("input_pipelines", pipeline)
     return {"token": token, "process": process_nonce()}
 
 

@@ -162,3 +162,12 @@ def test_variables_count_in_the_memory_of_their_task_whoever_updates_them():
     memory = {load.device: load.peak for load in plan.report().loads}
     assert memory.pop("/job:ps/replica:0/task:0/device:CPU:0") == variables
     assert 64 * 64 * 4 <= memory["/job:worker/replica:0/task:0/device:CPU:0"] < 2 * 64 * 64 * 4  # the gradient
+
+
+def test_a_step_with_a_data_set_has_a_report():
+    with dt.Graph().as_default():
+        values = dt.data.Dataset.from_tensor_slices(np.zeros((64, 8), np.float32)).batch(16)
+        batch = dt.data.make_one_shot_iterator(values).get_next()
+        plan = dt.place(dt.square(batch), {"worker": 1})
+    report = plan.report()
+    assert report.objective == plan.simulate().makespan
