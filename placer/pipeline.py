@@ -24,6 +24,8 @@ from ..graph.core.graph import Graph, Node, Tensor
 from ..graph.core.interpreter_state import collector_paused
 from ..graph.core.shape import Dims
 from ..graph.core.source_location import shows_users_frames
+from ..graph.tensors.indexed_slices import IndexedSlices
+from ..graph.tensors.sparse_tensor import SparseTensor
 from .cluster.calibration import Calibration, own
 from .cluster.load import Devices, Jobs, as_cluster
 from .cluster.spec import Cluster
@@ -503,9 +505,11 @@ def _elements(graph: Graph, given: Any) -> list[Tensor | Node]:
 
 
 def _leaves(given: Any) -> Iterator[Any]:
-    """What lists, tuples and the values of dictionaries hold, however nested."""
+    """What lists, tuples, the values of dictionaries and sparse tensors hold, however nested."""
     if given is None:
         return
+    if isinstance(given, (IndexedSlices, SparseTensor)):
+        given = given._tensors()
     if isinstance(given, Mapping):
         given = list(given.values())
     if isinstance(given, Iterable) and not isinstance(given, (str, Tensor)) and not hasattr(given, "_as_graph_element"):

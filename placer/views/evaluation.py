@@ -111,7 +111,7 @@ class Evaluation:
             exact
             and not self.throughput
             and self.best_single is not None
-            and self.best_single[1] * SLOWER <= self.objective
+            and 0 < self.best_single[1] * SLOWER <= self.objective
         )
         lines = []
         if self.throughput is not None:
@@ -138,7 +138,7 @@ class Evaluation:
             compared = "the same" if abs(ratio - 1) < 1e-9 else f"{ratio:.2f} times that"
             compared = f", {compared}" if exact else ""
             lines.append(f"  with all nodes on {short(device)}: {time_text(seconds, exact)}{compared}")
-        if self.critical:
+        if self.critical and self.objective:
             shown = [(what, s) for what, s in self.critical[:LISTED] if s >= 0.005 * self.objective]
             left = [s for _, s in self.critical[len(shown) :]]
             lines.append("  critical path:")

@@ -173,7 +173,7 @@ class Facts:
         None for a plan that was searched for throughput, whose steps overlap. If other workers run the same program, the device must be
         faster than all of them together.
         """
-        if not self.is_exact or self.problem is None or minimizes_load(self.plan):
+        if not self.is_exact or self.problem is None or not self.seconds or minimizes_load(self.plan):
             return None
         alone = fastest_alone(self.problem[0], self.problem[2], self.plan)
         steps = 1 if self.one_worker is None else 1 + len(self.one_worker.others)

@@ -23,6 +23,14 @@ def steps(plan):
     }
 
 
+def test_parts_of_sparse_tensors_are_fetched() -> None:
+    with dt.Graph().as_default():
+        x = dt.sparse.SparseTensor(dt.constant([[0], [2]], dt.int64), dt.negative(dt.ones([2]), name="values"), [3])
+        slices = dt.IndexedSlices(dt.negative(dt.ones([2, 4]), name="rows"), dt.constant([0, 1]))
+    plan = dt.place({"x": x, "slices": slices}, {"worker": 1})
+    assert plan.graph is x.graph and {"values:0", "rows:0"} <= set(plan.fetches) and len(plan.fetches) == 5
+
+
 def test_fetches_come_first_and_bring_their_graph(y):
     with dt.Graph().as_default():
         plan = dt.place(y, {"ps": 1, "worker": 2})

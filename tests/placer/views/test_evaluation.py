@@ -171,3 +171,12 @@ def test_a_step_with_a_data_set_has_a_report():
         plan = dt.place(dt.square(batch), {"worker": 1})
     report = plan.report()
     assert report.objective == plan.simulate().makespan
+
+
+@pytest.mark.parametrize("job", ["worker", "ps"])
+def test_a_step_that_takes_no_time_has_a_report_warnings_and_a_page(job, tmp_path):
+    with dt.Graph().as_default(), dt.device(f"/job:{job}"):
+        plan = dt.place(dt.get_variable("v", [4]), {"ps": 1, "worker": 2})
+    assert plan.report().objective == 0 and plan.check() == []
+    assert "slower" not in str(plan.report()) and "memory 16 B" in str(plan.report())
+    plan.to_html(tmp_path / "plan.html")
