@@ -105,6 +105,7 @@ function measureDevices(p) {
 
 /* The devices that run a node: `place`, and for a constant that is copied others. `device` is the one that it is assigned to. */
 const runsOn = (node) => plan.copies.get(node) || [plan.place[node]];
+const runsElsewhere = (node) => plan.runs[node] > 0 && runsOn(node).join() !== String(plan.device[node]);
 
 /* Whether an input is computed in this step, rather than fed or left out. */
 const flows = (from, index) => plan.runs[from] > 0 && !(plan.hasFed[from] && plan.fed.has(from + ":" + index));

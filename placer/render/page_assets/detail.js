@@ -251,7 +251,7 @@ function aboutNode(node) {
   return [
     head(plan.ops[plan.op[node]][0], plan.names[node], document.getElementById("view-map").hidden && plan.runs[node] ? h("button", { class: "action", type: "button", onclick: () => goTo(node) }, "Show on the map") : null),
     h("div", { class: "answer" }, deviceTag(plan.device[node]), h("p", {}, d.rule)),
-    section("Runs on", plan.runs[node] && runsOn(node).join() !== String(plan.device[node]) ? listOf(runsOn(node), (d) => deviceTag(d), 8) : null),
+    section("Runs on", runsElsewhere(node) ? listOf(runsOn(node), (d) => deviceTag(d), 8) : null),
     plan.runs[node] ? null : h("p", { class: "note-box" }, isFed(node) ? "Fed: its value comes from the client." : "Not run in this step."),
     section("Requested", h("p", {}, d.requested ? h("code", {}, d.requested) : h("span", { class: "faint" }, "no device")),
       d.required !== d.requested ? h("p", {}, "group constraint: ", d.required ? h("code", {}, d.required) : "none") : null,

@@ -39,6 +39,7 @@ function tipOfNode(node) {
   const d = decisionOf(node);
   const [file, line, code] = plan.lines[plan.line[node]];
   return [h("b", {}, plan.names[node]), h("p", {}, plan.ops[plan.op[node]][0] + " on " + deviceText(plan.device[node])),
+    runsElsewhere(node) ? h("p", {}, "runs on " + runsOn(node).slice(0, 3).map(deviceText).join(", ") + (runsOn(node).length > 3 ? " …" : "")) : "",
     h("p", {}, d.rule), h("p", {}, d.requested ? "requested '" + d.requested + "'" : "requested no device"),
     ...d.blocks.slice(0, 3).map(([what, at]) => h("p", { class: "faint" }, "in device block " + what + (plan.lines[at][1] ? " at line " + plan.lines[at][1] : ""))),
     line ? h("p", { class: "faint" }, plan.files[file].split(/[\\/]/).pop() + ":" + line) : "", code ? h("pre", {}, code) : ""];

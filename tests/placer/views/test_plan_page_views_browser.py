@@ -150,6 +150,8 @@ def test_control_edges_between_two_devices_are_one_dashed_line(driver, tmp_path)
 
 
 def test_a_node_is_drawn_on_each_device_that_runs_it(driver, tmp_path):
+    from selenium.webdriver import ActionChains
+
     with dt.Graph().as_default():
         with dt.device("/job:ps"):
             w = dt.get_variable("w", [8, 8])
@@ -168,6 +170,12 @@ def test_a_node_is_drawn_on_each_device_that_runs_it(driver, tmp_path):
         assert len(find_all(driver, f'#map g.node[aria-label^="{node},"]')) == len(ran_on)
         tags = [f"/job:{task.replace(':', '/task:')}/CPU:0" for task in (assigned, *ran_on)]
         assert texts(driver, "#detail .tag")[: len(tags)] == tags
+
+    def tip():  # the map glides to the node first
+        ActionChains(driver).move_to_element(box(driver, "update,")).perform()
+        return find(driver, "#tip").text
+
+    until(lambda: "AssignAdd on /job:ps/task:0/CPU:0\nruns on /job:worker/task:0/CPU:0\n" in tip())
     find(driver, "#tab-devices").click()
     assert [row.text.split("\n")[1] for row in find_all(driver, ".rows .row")] == [
         str(len(plan.partitions[str(d.name)].nodes) if str(d.name) in plan.partitions else 0)
