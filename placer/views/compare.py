@@ -141,4 +141,4 @@ def _table(what: str, rows: Sequence[Compared], exact: bool) -> str:
         )
         for r in rows
     ]  # fmt: skip
-    return table((what, "predicted", "measured", "ratio", "where"), cells, limit=LISTED, indent="  ")
+    return table((what, "predicted", "measured", "ratio", "where"), cells, limit=LISTED, whole=4, indent="  ")

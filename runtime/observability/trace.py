@@ -227,7 +227,11 @@ class Trace:
         ]
         bars += drawn.bars[len(bars) :]
         bars += [Bar(w.device, w.start, w.finish, f"waits for {w.what}", "wait") for w in self.waits]
-        return replace(drawn, bars=tuple(bars), seconds=max(self.seconds, line.makespan))
+        facts = (
+            ("until the last kernel ended", time_text(line.makespan)),
+            *drawn.facts,
+        )  # what a prediction is compared with
+        return replace(drawn, bars=tuple(bars), seconds=max(self.seconds, line.makespan), facts=facts)
 
     def to_html(self, path: str | os.PathLike[str], title: str = "") -> None:
         """Write the page of the step's plan, with the prediction beside this trace. OSError: the file cannot be written."""

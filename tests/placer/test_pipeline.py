@@ -78,6 +78,17 @@ def test_what_is_compared_must_be_a_plan_or_a_traced_step(y):
     assert plan.compare(plan.simulate()).step.measured == plan.simulate().makespan
 
 
+def test_a_comparison_names_both_ends_of_each_transfer():
+    with dt.Graph().as_default():
+        with dt.device("/job:worker/task:0"):
+            x = dt.negative(dt.ones([400]), name="a_long_scope_of_a_model/a_long_name_of_a_value")
+        with dt.device("/job:worker/task:1"):
+            plan = dt.place(dt.negative(x), {"ps": 1, "worker": 2})
+    text = str(plan.compare(plan.simulate()))
+    assert "/job:worker/task:0/CPU:0 -> /job:worker/task:1/CPU:0" in text
+    assert max(map(len, text.splitlines()[1:])) <= 100
+
+
 def test_tasks_of_one_host_share_memory(y):
     one_host = [
         {"ps": 1, "worker": 2},

@@ -229,6 +229,7 @@ def test_its_text_lists_what_took_long(session: tf.Session) -> None:
     assert text.startswith(f"{client} for the client, {kernels} until the last kernel ended, ")
     beside = str(trace.plan.compare(trace)).splitlines()[0]
     assert beside.endswith(f"measured {kernels} to the end of the last kernel; the client waited {client}")
+    assert trace.chart().facts[0] == ("until the last kernel ended", kernels)
     assert re.search(r"exp +\S+ \S+ +Exp +/job:localhost/task:0/CPU:1", text)
     assert re.search(r"doubled:0 +\S+ \S+ +96 B +/job:localhost/task:0/CPU:0 -> /job:localhost/task:0/CPU:1", text)
 
