@@ -21,8 +21,6 @@ FAR_BYTES = L2_BYTES // 8
 PANEL_STEPS = 256
 # Groups of rows that are interleaved at a time: more would conflict in the same sets of the L1 cache.
 INTERLEAVED_GROUPS = 4
-# How often a thread checks whether other threads have finished, before it sleeps: for some 50 µs, about as long as a unit of work.
-FINISH_CHECKS = 20_000
 # Rough cost of one element on one core, float32, measured on a 2.6 GHz Zen 4.
 NS_PER_BYTE, NS_PER_OPERATION, NS_PER_COSTLY = 0.05, 0.03, 0.25
 NS_PER_RANDOM = {"uniform": 0.8, "normal": 5.0}

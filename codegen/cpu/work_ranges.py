@@ -1,6 +1,6 @@
-"""How the work of a kernel is divided into ranges for threads. `native.worker_pool` has the threads.
+"""Into how many parts the work of a kernel is cut for threads. `native.worker_pool` has the threads.
 
-Work is split into more ranges than there are threads, and each thread takes the next one when it is free. An analytical cost model
+Work is cut into more parts than there are threads, and each thread takes the next one when it is free. An analytical cost model
 estimates the time of a loop nest on one core, which decides how many threads share it.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypeAlias
 
 from ..ir.loop_nest import COSTLY, READS, LoopNest
 from ..target import (
@@ -21,40 +20,30 @@ from ..target import (
     PARALLEL_NS,
 )
 
-LINE = CACHE_LINE_BYTES // 8  # counters of units in a line of the cache; each has one
-FINISHED = 0  # index of the counter of finished units; then one per thread, of the units that are taken from its part
-_PER_THREAD = 4  # ranges: more of them balance the load better, but each costs a call
+LINE = CACHE_LINE_BYTES // 8  # words in a line of the cache
+_PER_THREAD = 4  # parts: more of them balance the load better, but each costs a call
 _WIDE = 8  # elements of a row from which on skipping a row is cheap compared with adding it
 
-Ranges: TypeAlias = "tuple[tuple[int, int], ...]"
 
-
-def ranges_of(length: int, nanoseconds: float, threads: int, least: int = 1) -> Ranges:
-    """Ranges that make up `0..length`.
+def parts_of(length: int, nanoseconds: float, threads: int, least: int = 1) -> int:
+    """Into how many parts a work is cut.
 
     Args:
         length: the number of items. nanoseconds: the time that one thread needs for all of them.
-        threads: how many share the ranges.
-        least: the shortest range worth making, once there is one for each thread.
+        threads: how many share the parts.
+        least: the shortest part worth making, once there is one for each thread.
     """
     if threads <= 1 or nanoseconds < PARALLEL_NS:
-        return ((0, length),)
+        return 1
     worth = int(2 * nanoseconds / PARALLEL_NS)
     parts = max(1, min(_PER_THREAD * threads, length, max(threads, length // least), worth))
-    if threads < parts < 2 * threads:
-        parts = threads  # else one of them would have two, and others wait
-    return _even_parts(length, parts)
+    return threads if threads < parts < 2 * threads else parts  # else one of them would have two, and others wait
 
 
-def ranges_of_rows(count: int, width: int, nanoseconds: float, threads: int) -> Ranges:
-    """How the rows of a table are shared by threads that add to them: one range for each, since each scans all added elements."""
-    is_shared = width >= _WIDE and len(ranges_of(count, nanoseconds, threads)) > 1
-    return _even_parts(count, min(threads, count)) if is_shared else ((0, count),)
-
-
-def _even_parts(length: int, parts: int) -> Ranges:
-    edges = [length * i // parts for i in range(parts + 1)]
-    return tuple(zip(edges[:-1], edges[1:], strict=True))
+def parts_of_rows(count: int, width: int, nanoseconds: float, threads: int) -> int:
+    """The same for rows of a table to which threads add: one part for each, since each scans all added elements."""
+    is_shared = width >= _WIDE and parts_of(count, nanoseconds, threads) > 1
+    return min(threads, count) if is_shared else 1
 
 
 def nanoseconds(loops: LoopNest, sizes: Sequence[int]) -> float:

@@ -22,9 +22,9 @@ from numba import njit, types  # noqa: F401 (what is added to this text uses the
 
 from dovetail.codegen import vecmath as m
 from dovetail.codegen.cpu.kernels import microkernel as tile
-from dovetail.codegen.cpu.native.machine import count_now, count_up
-from dovetail.codegen.cpu.work_ranges import FINISHED, LINE
-from dovetail.codegen.target import FAR_BYTES, FINISH_CHECKS, INTERLEAVED_GROUPS, L2_BYTES, PANEL_STEPS
+from dovetail.codegen.cpu.native.machine import count_up
+from dovetail.codegen.cpu.work_ranges import LINE
+from dovetail.codegen.target import FAR_BYTES, INTERLEAVED_GROUPS, L2_BYTES, PANEL_STEPS
 
 CHUNK = 96  # pixels of the result whose parts `overlay` adds up at a time
 MR, NR32, NR64 = tile.MR, tile.NR["float32"], tile.NR["float64"]
@@ -33,11 +33,11 @@ MR, NR32, NR64 = tile.MR, tile.NR["float32"], tile.NR["float64"]
 @m.inner(error_model="numpy")
 def next_unit(counters, thread, units):
     """The next unit to work on, or -1: the next one of this thread's part, then the last ones of other parts (work stealing)."""
-    threads = counters.size // LINE - 1
+    threads = counters.size // LINE
     for i in range(threads):
         owner = (thread + i) % threads
         first, last = units * owner // threads, units * (owner + 1) // threads
-        taken = count_up(counters, (owner + 1) * LINE, 1 if i == 0 else 1 << 32)
+        taken = count_up(counters, owner * LINE, 1 if i == 0 else 1 << 32)
         front, back = taken & 0xFFFFFFFF, taken >> 32
         if front + back < last - first:
             return first + front if i == 0 else last - 1 - back
@@ -234,13 +234,10 @@ def place_of(matrix, counts, jumps):
 
 
 def contract(
-    x, w, y, room, counters,
-    image, result, sums, held, window, x_jumps, w_jumps, y_jumps, box, counts, x_stack, w_stack, thread, units,
+    x, w, y, room, counters, units,
+    image, result, sums, held, window, x_jumps, w_jumps, y_jumps, box, counts, x_stack, w_stack, thread, end,
 ):  # fmt: skip
-    """y[n, r, c, :] = sum of x[...] * w: units, shared with all threads that call this with the same counters.
-
-    The caller, thread 0, spins for a while until the others have finished, which avoids a sleep and a wake-up. Helpers leave at
-    once: while they hold the arrays, the following kernels cannot overwrite a result.
+    """y[n, r, c, :] = sum of x[...] * w: units, shared with all threads that call this with the same counters, until none is left.
 
     room: packing buffers of all threads. image: (rows, columns, channels) of x. result: (images, rows, columns, channels) of what
     is computed. sums: how many steps there are along three summed axes: rows and columns of taps, and channels of x. window: strides,
@@ -252,6 +249,9 @@ def contract(
     held: (0, 0); or this is the gradient by the filter: images and channels of x change places. So `result` is (channels of x, rows
     and columns of taps, channels), and `sums` are images, rows and columns, of which so many images and rows at a time.
     """
+    work = next_unit(counters, thread, units)
+    if work < 0:
+        return  # other threads were quicker
     height, width, inner = image
     images, rows, columns, channels = result
     down, along, apart, beside, top, left = window
@@ -263,7 +263,7 @@ def contract(
     every = some[0] * some[1] * sums[2]
     times = (every + PANEL_STEPS - 1) // PANEL_STEPS
     most = (every + times - 1) // times
-    mine = room.size // (counters.size // LINE - 1)
+    mine = room.size // (counters.size // LINE)
     panels = room[thread * mine : thread * mine + box[3] * most * lanes]
     slab = room[thread * mine + panels.size : (thread + 1) * mine]
     tall, broad = (box[1] - 1) * down + (high - 1) * apart + 1, (box[2] - 1) * along + (wide - 1) * beside + 1
@@ -302,10 +302,7 @@ def contract(
     # Taps that one tile of pixels goes over are not packed, unless they come from memory, which is fast along rows.
     in_place = is_matrix and sources.size <= MR and w_jumps[4] == 1 and w.size * w.itemsize <= L2_BYTES // 2
     count, has, packed = 0, -1, -1
-    while True:
-        work = next_unit(counters, thread, units)
-        if work < 0:
-            break
+    while work >= 0:
         place, part = work // groups, work % groups
         matrix, block = place // blocks, place % blocks
         first, of_x = part * box[3] * lanes, place_of(matrix, counts, x_stack)
@@ -321,11 +318,11 @@ def contract(
             goal = to + y_jumps[0] + first
             if columns == 1 and w_jumps[4] == 1:
                 row_by_matrix(x, begin, step, w, of_w + first, w_jumps[3], own, inner, y, goal)
-                count_up(counters, FINISHED, 1)
+                work = next_unit(counters, thread, units)
                 continue
             if channels == 1 and step == 1 and w_jumps[3] == 1 and y_jumps[3] == 1:
                 matrix_by_column(x, begin, along * column, c1 - c0, inner, w, of_w, y, goal + c0)
-                count_up(counters, FINISHED, 1)
+                work = next_unit(counters, thread, units)
                 continue
         if place != has:
             has, count = place, 0
@@ -366,10 +363,7 @@ def contract(
                     seen[shift:], sources, moves[of : of + steps], second, source, gaps, own, y, first, targets, count,
                     at > 0, is_far,
                 )  # fmt: skip
-        count_up(counters, FINISHED, 1)
-    checks = 0
-    while thread == 0 and checks < FINISH_CHECKS and count_now(counters, FINISHED) < units:
-        checks += 1
+        work = next_unit(counters, thread, units)
 
 
 def overlay(y, w, x, size, result, window, dilations, lo, hi):

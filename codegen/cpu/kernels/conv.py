@@ -27,7 +27,7 @@ from ...target import FEW_CHANNELS, FILTER_PART_ELEMENTS, FILTER_PART_PIXELS, NS
 from ..emit.instantiate import text_of
 from ..jit import Function
 from ..native.planner import Planner
-from ..work_ranges import ranges_of
+from ..work_ranges import parts_of
 from .gemm import FUNCTIONS, contract
 
 Functions: TypeAlias = Mapping[str, Function]
@@ -72,7 +72,7 @@ def conv_input(
             (*window.taps, *window.strides, *_before(window, shape)), window.dilations,
         )  # fmt: skip
         time = y.size * w.size // w.shape[3] * (2 * NS_PER_FLOP + NS_PER_PART / w.shape[3])
-        planner.share(functions["overlay"], arguments, ranges_of(n, time, threads), threads)
+        planner.share(functions["overlay"], arguments, n, parts_of(n, time, threads), threads)
         return _as_layout(planner, x, attrs["data_format"])
     if any(window.strides[i] > window.span(i) for i in range(2)):
         planner.clear(x)  # there are pixels that no tap meets

@@ -20,7 +20,7 @@ from ...options import is_enabled
 from ...target import NS_PER_COMPARED, NS_PER_FOUND
 from ..emit.instantiate import text_of
 from ..native.planner import Planner
-from ..work_ranges import ranges_of
+from ..work_ranges import parts_of
 from . import conv, copy, gemm, optimizer
 from .node import NodeKernel
 
@@ -54,7 +54,7 @@ def top_kernel(node: Node, threads: int) -> tuple[str, Callable[..., tuple[Array
         values, places = planner.empty(shape, x.dtype), planner.empty(shape, np.dtype(np.int32))
         time = x.size * NS_PER_COMPARED + rows * count * NS_PER_FOUND
         arrays = planner.ordered(x).reshape(-1), values.reshape(-1), places.reshape(-1)
-        planner.share(function, (*arrays, (length, count)), ranges_of(rows, time, threads), threads)
+        planner.share(function, (*arrays, (length, count)), rows, parts_of(rows, time, threads), threads)
         return values, places
 
     return text_of("kernels/topk_source", {"top": ("rwp", (2,))}, node.outputs[0].dtype.name), top

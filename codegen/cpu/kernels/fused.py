@@ -24,7 +24,7 @@ from ...target import COLUMN_STRIP
 from ..emit.module import NumbaSource, source_of
 from ..native.planner import LEAST, NotPlannableError, Planner
 from ..schedule import schedule_of
-from ..work_ranges import Ranges, nanoseconds, ranges_of, ranges_of_rows
+from ..work_ranges import nanoseconds, parts_of, parts_of_rows
 from .node import PlannedKernel
 
 
@@ -90,13 +90,16 @@ class CpuFusedKernel(PlannedKernel):
         for output, rows, _ in self.group.tables:
             planner.check(given[rows], sized.rows[output], LEAST)  # negative ones are left out
         outputs = [planner.empty(shape, dtype) for shape, dtype in sized.outputs]
-        arrays, ranges = given + outputs, ranges_for(self.group.loops, self.source.schedule, sized, self._threads)
+        arrays, (length, parts) = (
+            given + outputs,
+            parts_for(self.group.loops, self.source.schedule, sized, self._threads),
+        )
         if self.source.partial:  # a result for each piece
-            arrays += [planner.empty((ranges[-1][1],), dtype.np) for dtype in self.source.partial]
+            arrays += [planner.empty((length,), dtype.np) for dtype in self.source.partial]
             arrays.append(planner.empty((1,), np.dtype(np.int64)))
             planner.clear(arrays[-1])
         numbers = [sized.numbers[name] for name in self.group.loops.sizes]
-        planner.share(function, [*arrays, *sized.loops, *numbers], ranges, self._threads)
+        planner.share(function, [*arrays, *sized.loops, *numbers], length, parts, self._threads)
         return outputs
 
     def _compare(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
@@ -112,14 +115,17 @@ def source_for(group: FusedKernel) -> NumbaSource:
     return source_of(group.loops, group.schedule or schedule_of(group.loops, group.joined_sizes()))
 
 
-def ranges_for(loops: LoopNest, schedule: CpuSchedule, sized: KernelSizes, threads: int) -> Ranges:
-    """The ranges of a kernel's work, for these sizes."""
+def parts_for(loops: LoopNest, schedule: CpuSchedule, sized: KernelSizes, threads: int) -> tuple[int, int]:
+    """How long a kernel's work is, and into how many parts it is cut, for these sizes."""
     sizes, time = sized.loops, nanoseconds(loops, sized.loops)
     if schedule.loops is CpuLoops.TABLE:
-        return ranges_of_rows(sized.rows[0], math.prod(sizes[a] for a in loops.stores[0].axes), time, threads)
+        rows, width = sized.rows[0], math.prod(sizes[a] for a in loops.stores[0].axes)
+        return rows, parts_of_rows(rows, width, time, threads)
     if schedule.shared is None:
-        return ((0, 0),)
+        return 0, 1
     if schedule.has_pieces:
-        return ranges_of(max(1, -(-sizes[0] // schedule.tile)), time, threads)
+        pieces = max(1, -(-sizes[0] // schedule.tile))
+        return pieces, parts_of(pieces, time, threads)
     is_along = schedule.loops is CpuLoops.COLUMNS and schedule.shared == len(sizes) - 1
-    return ranges_of(sizes[schedule.shared], time, threads, COLUMN_STRIP if is_along else 1)
+    length = sizes[schedule.shared]
+    return length, parts_of(length, time, threads, COLUMN_STRIP if is_along else 1)

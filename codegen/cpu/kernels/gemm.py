@@ -26,7 +26,7 @@ from .node import NodeKernel
 
 Jumps: TypeAlias = "tuple[int, ...]"
 
-FUNCTIONS = {"contract": ("rrwwc", (3, 4, 3, 2, 6, 4, 5, 4, 4, 3, 3, 3)), "overlay": ("rrw", (3, 3, 6, 2))}
+FUNCTIONS = {"contract": ("rrwwci", (3, 4, 3, 2, 6, 4, 5, 4, 4, 3, 3, 3)), "overlay": ("rrw", (3, 3, 6, 2))}
 
 
 def contract(

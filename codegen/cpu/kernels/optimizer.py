@@ -37,7 +37,7 @@ from ..native.plan_cache import PlanCache
 from ..native.planner import NotPlannableError, Planner
 from ..native.worker_pool import share
 from ..schedule import schedule_of
-from ..work_ranges import nanoseconds, ranges_of, ranges_of_rows
+from ..work_ranges import nanoseconds, parts_of, parts_of_rows
 
 
 class VariableKernel(TieredKernel):
@@ -109,8 +109,8 @@ class UpdateKernel(VariableKernel):
         for v, loaded in zip(values, self._loops.loads, strict=False):
             if v.shape != shape or v.dtype != loaded.dtype.np:
                 raise NotPlannableError("a value of another shape than its gradient")
-        ranges = ranges_of(size, nanoseconds(self._loops, (size,)), self._threads)
-        planner.share(function, [*values, *given, *values, size], ranges, self._threads)
+        parts = parts_of(size, nanoseconds(self._loops, (size,)), self._threads)
+        planner.share(function, [*values, *given, *values, size], size, parts, self._threads)
         return ()
 
 
@@ -176,9 +176,9 @@ class SparseUpdateKernel(VariableKernel):
         given = [x.ravel() for x in (*inputs[places:gradient], grad, *inputs[gradient + 2 :])]
         arrays = [*flat, *given, *([] if decays else [indices.ravel()]), *flat]
         sizes = (flat[0].size,) if decays else (indices.size, math.prod(grad.shape[1:]))
-        ranges = ranges_of(sizes[0], nanoseconds(self._loops, sizes), threads)
+        parts = parts_of(sizes[0], nanoseconds(self._loops, sizes), threads)
         assert self.function is not None
-        share(self.function, (*arrays, *sizes), ranges, threads)
+        share(self.function, (*arrays, *sizes), sizes[0], parts, threads)
         return True
 
     def _summed(self, grad: Array, indices: Array, rows: int) -> tuple[Array, Array]:
@@ -198,9 +198,9 @@ class SparseUpdateKernel(VariableKernel):
         inner = data.shape[ids.ndim :]
         out = buffers.empty((count, *inner), data.dtype)
         width = math.prod(inner)
-        ranges = ranges_of_rows(count, width, data.size * NS_PER_SUM, self._threads)
+        parts = parts_of_rows(count, width, data.size * NS_PER_SUM, self._threads)
         assert self._sums is not None
-        share(self._sums, (data.ravel(), ids.ravel(), out.reshape(-1), ids.size, width), ranges, self._threads)
+        share(self._sums, (data.ravel(), ids.ravel(), out.reshape(-1), ids.size, width), count, parts, self._threads)
         return out
 
 

@@ -1,26 +1,23 @@
 """The loops that run a launch table, and those of the helper threads that share its launches. `table` has the layout of both.
 
-    caller   writes the launch to its slot: record, counters      helper
-             order = its number                      ------>       inside += 1; if the order is still the same: take a share of the work
+    caller   writes the address of the record      helper
+             order = a new number        ------>       inside += 1; if the order is still the same: takes parts of the work
              wakes helpers that sleep
-             takes a share of the work
+             takes parts of the work
              order = 0: no helper starts any more
-             waits until the work is done            <------       inside -= 1
+             waits until nobody is inside <------      inside -= 1
 
-A slot's record is written only while no helper is inside. A helper that comes late finds another order and takes no work. The caller
-never waits for a helper that has not started.
+A helper that comes late finds another order, and reads no record. The caller never waits for a helper that has not started.
 
-No wake-up is lost. A helper first counts itself as sleeping, and then checks the orders once more; a caller first writes its order, and
+No wake-up is lost. A helper first counts itself as sleeping, and then checks the order once more; a caller first writes its order, and
 then reads how many helpers sleep. So at least one of them sees what the other has written. To wake a helper, a caller decrements the
 number of sleeping helpers, and then writes a byte to the pipe that these read. A byte too many only makes a helper check once in vain.
 """
 
-import numpy as np
 from numba import njit
 
 from dovetail.codegen import vecmath as m
 from dovetail.codegen.cpu.native import machine as c, table as t
-from dovetail.codegen.cpu.work_ranges import FINISHED, LINE
 
 _WORDS, _NUMBER = "int64[::1]", "int64"
 
@@ -33,69 +30,59 @@ def rest(i):
         c.give_way()
 
 
-@m.inner(f"void({_WORDS}, {_NUMBER}, {_NUMBER})", error_model="numpy")
-def share(memory, slot, thread):
-    """Take part in a slot's launch: run units or ranges that no thread has taken, until there are none. thread: 0 is the caller."""
-    record = slot + t.RECORD
-    words, count, ranges = memory[record], memory[record + t.COUNT], memory[record + t.RANGES]
-    at = slot + t.MINE + thread * t.LONGEST  # a record of this thread's own
-    c.copy_bytes(c.address_of_element(memory, at), c.address_of_element(memory, record), t.WORD * words)
-    if ranges == 0:
-        memory[at + words - 2], memory[at + words - 1] = thread, count
-        if c.call_record(memory, at, t.HEAD) != 0:
-            c.count_up(memory, slot + t.FAILED, 1)
-        return
-    while True:  # the caller takes the first ranges, helpers the last: what a core wrote in the launch before is still in its caches
-        taken = c.count_up(memory, slot + t.TAKEN, 1 if thread == 0 else 1 << 32)
+@m.inner(f"{_NUMBER}({_NUMBER}, {_NUMBER})", error_model="numpy")
+def word(record, i):
+    """A word of a record."""
+    return c.number_at(record + t.WORD * i, t.WORD)
+
+
+@m.inner(f"void({_WORDS}, boolean)", error_model="numpy")
+def share(memory, is_caller):
+    """Run parts of the launch that no thread has taken, until there are none.
+
+    The caller takes the first parts, helpers the last: what a core wrote in the launch before is still in its caches.
+    """
+    record = memory[t.RECORD]
+    parts, length = word(record, t.PARTS), word(record, word(record, 0) - 1)
+    while True:
+        taken = c.count_up(memory, t.TAKEN, 1 if is_caller else 1 << 32)
         front, back = taken & 0xFFFFFFFF, taken >> 32
-        if front + back >= count:
+        if front + back >= parts:
             return
-        mine = ranges + 2 * t.WORD * (front if thread == 0 else count - 1 - back)
-        memory[at + words - 2], memory[at + words - 1] = c.number_at(mine, t.WORD), c.number_at(mine + t.WORD, t.WORD)
-        if c.call_record(memory, at, t.HEAD) != 0:
-            c.count_up(memory, slot + t.FAILED, 1)
+        part = front if is_caller else parts - 1 - back
+        if c.call_record(record, t.HEAD, length * part // parts, length * (part + 1) // parts) != 0:
+            c.count_up(memory, t.FAILED, 1)
             return
 
 
-@njit(f"void({_WORDS}, {_NUMBER})", error_model="numpy", nogil=True, no_cfunc_wrapper=True, cache=True)
-def serve(memory, size):
-    """The loop of a helper, which never ends: it polls all slots, of `size` words each, and takes part in their launches.
+@njit(f"void({_WORDS})", error_model="numpy", nogil=True, no_cfunc_wrapper=True, cache=True)
+def serve(memory):
+    """The loop of a helper, which never ends: it polls the order, and takes part in launches.
 
     After `memory[LOOKS]` polls without a launch it sleeps until a caller wakes it.
     """
-    looks, slots = memory[t.LOOKS], (memory.size - t.SLOT) // size
-    seen = np.zeros(slots, np.int64)
-    n = 0
+    n = seen = 0
     while True:
-        has_worked = False
-        for b in range(slots):
-            slot = t.SLOT + b * size
-            order = c.count_now(memory, slot + t.ORDER)
-            if order == 0 or order == seen[b]:
-                continue
-            c.count_up(memory, slot + t.INSIDE, 1)
-            if c.count_now(memory, slot + t.ORDER) == order:
-                thread = c.count_up(memory, slot + t.JOINED, 1) + 1
-                if thread < memory[slot + t.RECORD + t.THREADS]:
-                    share(memory, slot, thread)
-                has_worked = True
-            seen[b] = order
-            c.count_up(memory, slot + t.INSIDE, -1)
-        n = 0 if has_worked else n + 1
-        if n <= looks:
+        order = c.count_now(memory, t.ORDER)
+        if order != 0 and order != seen:
+            others = c.count_up(memory, t.INSIDE, 1)
+            if c.count_now(memory, t.ORDER) == order and others < word(memory[t.RECORD], t.THREADS) - 1:
+                share(memory, False)
+            c.count_up(memory, t.INSIDE, -1)
+            seen, n = order, 0
+            continue
+        n += 1
+        if n <= memory[t.LOOKS]:
             rest(n)
             continue
+        n = 0
         c.count_up(memory, t.SLEEPING, 1)
-        is_wanted = False
-        for b in range(slots):
-            order = c.count_now(memory, t.SLOT + b * size + t.ORDER)
-            is_wanted |= order != 0 and order != seen[b]
+        order = c.count_now(memory, t.ORDER)
+        is_wanted = order != 0 and order != seen
         if not is_wanted and c.read_bytes(memory[t.READ_END], c.address_of_element(memory, t.BYTE), 1) > 0:
-            n = 0
             continue
         if c.count_up(memory, t.SLEEPING, -1) <= 0:  # someone has woken this thread just now
             c.count_up(memory, t.SLEEPING, 1)
-        n = 0
         if not is_wanted:  # interrupted by a signal
             c.sleep(1000)
 
@@ -105,61 +92,44 @@ def wake(memory, count):
     """Wake up to that many helpers."""
     while count > 0 and c.count_now(memory, t.SLEEPING) > 0:
         if c.count_up(memory, t.SLEEPING, -1) <= 0:
-            c.count_up(memory, t.SLEEPING, 1)  # another caller was quicker
+            c.count_up(memory, t.SLEEPING, 1)  # it has woken by itself
             return
         c.write_bytes(memory[t.WRITE_END], c.address_of_element(memory, t.BYTE), 1)
         count -= 1
 
 
-@m.inner(f"int64({_WORDS}, {_NUMBER}, {_WORDS}, {_NUMBER})", error_model="numpy")
-def shared(table, at, memory, slot):
-    """Run a record together with the helpers.
-
-    Returns the number of threads that failed; -1: nothing has run, since a helper is still inside the slot's previous launch.
-    """
-    n, looks = 0, memory[t.LOOKS]
-    while c.count_now(memory, slot + t.INSIDE) != 0:
-        if n > looks:
-            return -1
-        rest(n)
-        n += 1
-    c.copy_bytes(c.address_of_element(memory, slot + t.RECORD), c.address_of_element(table, at), t.WORD * table[at])
-    memory[slot + t.JOINED] = memory[slot + t.TAKEN] = memory[slot + t.FAILED] = 0
-    threads, count = table[at + t.THREADS], table[at + t.COUNT]
-    is_units = table[at + t.RANGES] == 0
-    counters = slot + t.MINE + threads * t.LONGEST
-    if is_units:
-        c.fill_bytes(c.address_of_element(memory, counters), 0, t.WORD * (threads + 1) * LINE)
-        memory[slot + t.RECORD + table[at + t.COUNTED]] = c.address_of_element(memory, counters)
-    memory[slot + t.LAST] += 1
-    c.count_up(memory, slot + t.ORDER, memory[slot + t.LAST])
-    wake(memory, threads - 1)
-    share(memory, slot, 0)
-    c.count_up(memory, slot + t.ORDER, -memory[slot + t.LAST])
+@m.inner(f"{_NUMBER}({_WORDS}, {_NUMBER}, {_NUMBER})", error_model="numpy")
+def shared(memory, record, helpers):
+    """Run a record together with up to so many helpers; returns the number of threads that failed."""
+    memory[t.RECORD] = record
+    memory[t.TAKEN] = memory[t.FAILED] = 0
+    memory[t.LAST] += 1
+    c.count_up(memory, t.ORDER, memory[t.LAST])
+    wake(memory, helpers)
+    share(memory, True)
+    c.count_up(memory, t.ORDER, -memory[t.LAST])
     n = 0
-    while c.count_now(memory, slot + t.INSIDE) != 0 and not (
-        is_units and c.count_now(memory, counters + FINISHED) >= count
-    ):
-        if n < looks:
+    while c.count_now(memory, t.INSIDE) != 0:
+        if n < memory[t.LOOKS]:
             rest(n)
         else:
             c.sleep(50)
         n += 1
-    return c.count_now(memory, slot + t.FAILED)
+    return c.count_now(memory, t.FAILED)
 
 
-@njit(f"int64({_WORDS}, {_WORDS}, {_NUMBER})", error_model="numpy", nogil=True, no_cfunc_wrapper=True, cache=True)
-def run(table, memory, slot):
-    """Run the records of a table in order, with helpers if there is a slot (not -1). Returns 0, or stops at the first that fails."""
-    at = status = 0
-    while at < table.size and status == 0:
-        status = -1
-        if slot >= 0 and table[at + t.THREADS] > 1:
-            status = shared(table, at, memory, slot)
-        if status < 0:
-            status = c.call_record(table, at, t.HEAD)
-        at += table[at]
-    return status
+@njit(f"int64({_WORDS}, {_WORDS})", error_model="numpy", nogil=True, no_cfunc_wrapper=True, cache=True)
+def run(table, memory):
+    """Run the records of a table in order, with the helpers of this memory, if it has any. Returns 0, or stops at the first that fails."""
+    at = failed = 0
+    while at < table.size and failed == 0:
+        record, last = c.address_of_element(table, at), at + table[at] - 1
+        if memory.size > 0 and table[at + t.THREADS] > 1:
+            failed = shared(memory, record, table[at + t.THREADS] - 1)
+        else:
+            failed = c.call_record(record, t.HEAD, table[last - 1], table[last])
+        at = last + 1
+    return failed
 
 
 @njit(f"int64({_NUMBER}, {_WORDS}, {_WORDS})", error_model="numpy", no_cfunc_wrapper=True, cache=True)

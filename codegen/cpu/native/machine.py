@@ -61,17 +61,16 @@ def pause(context, builder, args):
     return context.get_dummy_value()
 
 
-@instructions(lambda words, at, head: types.int64(words, types.intp, types.intp))
-def call_record(context, builder, args, words, at, head):
-    """Call a record's function: trampoline(function, arguments), whose addresses are words 1 and 2. Returns the status, 0: success."""
+@instructions(lambda record, head, low, high: types.int64(*[types.intp] * 4))
+def call_record(context, builder, args, record, head, low, high):
+    """Call the function of the record at an address for a range: trampoline(function, arguments, low, high). Returns 0: success.
 
-    def word(i: int) -> Any:
-        return element(context, builder, words, args[0], builder.add(args[1], _WORD(i)))
-
-    first = element(context, builder, words, args[0], builder.add(args[1], args[2]))
-    kind = ir.FunctionType(_INT, [_WORD, first.type])
-    trampoline = builder.inttoptr(builder.load(word(1)), kind.as_pointer())
-    return builder.sext(builder.call(trampoline, [builder.load(word(2)), first]), _WORD)
+    The addresses of the trampoline and of the function are words 1 and 2; the arguments begin at word `head`.
+    """
+    places = [builder.add(args[0], builder.mul(i, _WORD(8))) for i in (_WORD(1), _WORD(2), args[1])]
+    trampoline, function = [builder.load(_place(builder, p, _WORD)) for p in places[:2]]
+    kind = ir.FunctionType(_INT, [_WORD] * 4)
+    return builder.sext(builder.call(_place(builder, trampoline, kind), [function, places[2], *args[2:]]), _WORD)
 
 
 @instructions(lambda words, at: types.int64(words, types.intp))

@@ -30,10 +30,9 @@ from ...ir.schedule import CpuProductSchedule
 from ...memory.plan import Piece, places
 from ..emit.instantiate import text_of
 from ..jit import compiled
-from ..work_ranges import LINE, Ranges
+from ..work_ranges import LINE
 from . import table as launches
 from .plan import NativePlan, Output
-from .worker_pool import most_threads
 
 KNOWN = 1 << 12  # bytes of what is known while a plan is made: shapes, and what is computed of them
 MOST_DIMENSIONS = 5  # of what is copied along strides
@@ -77,21 +76,6 @@ class Address:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Record:
-    """A launch: a function (None: that of the table itself), its arguments, and how threads share it: by ranges, or units.
-
-    `counters`: the argument with the counters' address.
-    """
-
-    function: Any
-    arguments: Sequence[Any]
-    threads: int = 1
-    ranges: Ranges = ()
-    units: int = 0
-    counters: int = 0
-
-
 @dataclass(eq=False, slots=True)
 class Planner:
     """Records the launches of calls, and makes a plan of them.
@@ -105,7 +89,9 @@ class Planner:
     is_dry: bool = False
     looked_at: dict[int, Array] = field(default_factory=dict)
     schedules: list[CpuProductSchedule] = field(default_factory=list)  # of what is recorded
-    _records: list[_Record] = field(default_factory=list)
+    _words: list[Any] = field(default_factory=list)  # of all records
+    _records: int = 0
+    _threads: int = 1  # the most that share one
     _memories: list[Memory] = field(default_factory=list)
     _by_address: list[Memory] = field(default_factory=list)
 
@@ -203,25 +189,22 @@ class Planner:
             raise NotPlannableError("an array that NumPy has copied" if x.size else "a tensor without elements")
         return Address(memory, launches.begin_of(x) - memory.begin)
 
-    def share(self, function: Any, arguments: Sequence[Any], ranges: Ranges, threads: int) -> None:
-        """Have a compiled `function(*arguments, lo, hi)` called for all ranges, on up to `threads` threads."""
-        words = [*launches.words(arguments, self._at), ranges[0][0], ranges[-1][1]]
-        self._record(function, words, threads=min(threads, len(ranges), most_threads()), ranges=ranges)
+    def share(self, function: Any, arguments: Sequence[Any], length: int, parts: int, threads: int) -> None:
+        """Have a compiled `function(*arguments, lo, hi)` called for all parts of `0..length`, on up to `threads` threads."""
+        self._record(function, [*launches.words(arguments, self._at), 0, length], min(threads, parts), parts)
 
     def share_units(
         self, function: Any, arrays: Sequence[Array], numbers: Sequence[Any], units: int, threads: int
     ) -> None:
-        """Have a compiled `function(*arrays, counters, *numbers, thread, units)` called on up to `threads` threads.
+        """Have a compiled `function(*arrays, counters, units, *numbers, thread, end)` called on up to `threads` threads.
 
-        Each takes units until none is left. `thread` is the number of the thread; the caller's is 0. The threads count taken and finished
-        units in `counters`, without the GIL. So units can be small, and the caller continues as soon as the last one is finished.
+        Each call takes units until none is left, and keeps what it has packed from one unit to the next. `counters` has a line for
+        each thread. Alone, a thread does all units, as thread 0.
         """
-        threads = max(1, min(threads, units, most_threads()))
-        counters = self.empty(((threads + 1) * LINE,), np.dtype(np.int64))
+        threads = max(1, min(threads, units))
+        counters = self.empty((threads * LINE,), np.dtype(np.int64))
         self.clear(counters)
-        before = launches.words(arrays, self._at)
-        words = [*before, *launches.words([counters, *numbers], self._at), 0, units]
-        self._record(function, words, threads=threads, units=units, counters=len(before) + launches.ADDRESS)
+        self.share(function, (*arrays, counters, units, *numbers), threads, threads, threads)
 
     def clear(self, x: Array) -> None:
         """Fill a tensor with zeros."""
@@ -247,16 +230,17 @@ class Planner:
             words += [*sizes, *jumps, *out_jumps]
         self._record(function, [*words, 0, length])
 
-    def _record(self, function: Any, arguments: Sequence[Any], **named: Any) -> None:
-        """Add a launch: the fields of a `_Record`."""
-        if len(arguments) > launches.MOST_ARGUMENTS:
-            named["threads"] = 1
+    def _record(self, function: Any, arguments: Sequence[Any], threads: int = 1, parts: int = 1) -> None:
+        """Add a launch. A function that is None: that of the table itself."""
         for word in arguments:
             if type(word) is Address:
-                word.memory.last = len(self._records)
+                word.memory.last = self._records
                 if word.memory.first < 0:
-                    word.memory.first = len(self._records)
-        self._records.append(_Record(function, arguments, **named))
+                    word.memory.first = self._records
+        self._records += 1
+        self._threads = max(self._threads, threads)
+        if not self.is_dry:
+            self._words += launches.record(function or launches.loops()["assist"], arguments, threads, parts)
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
@@ -268,39 +252,32 @@ class Planner:
         `sent`: the outputs that go to other tasks. `largest`: the most bytes of the arena and of what leaves, if there is a limit.
         """
         leaving, staying, offsets, size = self.laid_out(outputs, sent, largest)
-        assist = launches.loops()["assist"]
         where = {id(m): (given + i, 0) for i, m in enumerate(leaving)}
         where |= {id(m): (given + len(leaving), offset) for m, offset in zip(staying, offsets, strict=True)}
         where |= {id(m): (m.number, 0) for m in self._memories if m.kind == "given"}
-        held = [m.array for m in self._memories if m.kind == "fixed"]
-        table: list[int] = []
+        held = tuple(m.array for m in self._memories if m.kind == "fixed")
+        table = np.zeros(len(self._words), np.int64)
         patches: list[tuple[int, int, int]] = []
-        for r in self._records:
-            ranges = np.array(r.ranges, np.int64)
-            held.append(ranges)
-            count, at = (len(r.ranges), launches.begin_of(ranges)) if r.ranges else (r.units, 0)
-            counted = launches.HEAD + r.counters
-            table += launches.head(r.function or assist, len(r.arguments), r.threads, count, at, counted)
-            for word in r.arguments:
-                if type(word) is Address and word.memory.kind == "fixed":
-                    word = word.memory.begin + word.offset
-                elif type(word) is Address:
-                    number, offset = where[id(word.memory)]
-                    patches.append((len(table), number, offset + word.offset))
-                    word = 0
-                table.append(int(word))
+        for i, word in enumerate(self._words):
+            if type(word) is not Address:
+                table[i] = word
+            elif word.memory.kind == "fixed":
+                table[i] = word.memory.begin + word.offset
+            else:
+                number, offset = where[id(word.memory)]
+                patches.append((i, number, offset + word.offset))
         arrays = {m.number: m.array for m in self._memories if m.kind == "given"}
         numbers = {id(m): i for i, m in enumerate(leaving)}
         return NativePlan(
-            np.array(table, np.int64),
+            table,
             patches,
             [arrays[i] for i in range(given)],
             tuple((m.array.shape, m.array.dtype, m.is_sent) for m in leaving),
             size,
             tuple(_output(x, self.memory_of(x), numbers) for x in outputs),
             tuple(self.looked_at.items()),
-            tuple(held),
-            max((r.threads for r in self._records), default=1),
+            held,
+            self._threads,
         )
 
     def laid_out(

@@ -4,12 +4,11 @@ A kernel that Numba has compiled is a function with an address. From Python it i
 which takes microseconds, longer than a small kernel. Here the arguments are words of a table, through which compiled loops
 (`launch_source`) go without the GIL. A table is a sequence of records:
 
-    [words of the record, trampoline, function, threads, units or ranges, address of the ranges, place of the counters, arguments ...]
+    [words of the record, trampoline, function, threads, parts, arguments ..., 0, length]
 
-A *trampoline* loads the arguments from the record and calls the function with them; there is one for each number of arguments. A record
-with more than one thread is shared with the helpers of a `worker_pool`, in one of two ways. With ranges (pairs of int64), the kernel is
-called for each range, which becomes its last two arguments. Without, it is called once by each thread, and takes units of its work by
-atomic counters, so that it keeps what it has packed from one unit to the next.
+A *trampoline* loads the arguments from the record and calls the function with them and with a range, its last two arguments; there is
+one for each number of arguments. A record for more than one thread is shared with the helpers of a `worker_pool`: its `length` is cut into
+parts, and each thread takes the next one when it is free. Alone, a thread has all of it.
 
 No other module but `machine` knows how Numba passes arguments (its CPU calling convention, checked by
 `tests/codegen/cpu/native/test_table.py`):
@@ -32,9 +31,8 @@ from ..emit.instantiate import text_with
 from ..jit import compile_now, in_background
 from ..work_ranges import LINE
 
-THREADS, COUNT, RANGES, COUNTED, HEAD = 3, 4, 5, 6, 7  # words of a record: see above; HEAD: where its arguments begin
+THREADS, PARTS, HEAD = 3, 4, 5  # words of a record: see above; HEAD: where its arguments begin
 WORD = 8  # bytes
-MOST_ARGUMENTS = 400  # of a kernel; what has more stays with NumPy
 VECTOR = 7  # words of a vector's argument
 ADDRESS = 4  # which of them is its address
 SIZES = VECTOR - 2  # of what Numba sees of an array: where its sizes begin, and then its strides
@@ -42,11 +40,10 @@ FIELDS = SIZES + 2 * 64 + 1  # words of that, for as many axes as an array of Nu
 
 YIELD = 64  # looks of a spinning thread between which others may have the core
 
-# Words of the memory of a worker pool: see `launch_source`. First what all slots have in common, then the slots.
-SLEEPING, BYTE, READ_END, WRITE_END, LOOKS, SLOT = (LINE * i for i in range(6))
-ORDER, INSIDE, JOINED, TAKEN, FAILED, LAST, RECORD = (LINE * i for i in range(7))  # of a slot
-LONGEST = HEAD + MOST_ARGUMENTS
-MINE = RECORD + LONGEST  # records of the threads
+# Words of the memory of a worker pool: see `launch_source`. Each has a line of the cache.
+SLEEPING, BYTE, READ_END, WRITE_END, LOOKS, ORDER, INSIDE, TAKEN, FAILED, LAST, RECORD, POOL_WORDS = (
+    LINE * i for i in range(12)
+)
 
 COPY, FILL, CHECK, LOOK = range(4)
 """What tables do themselves: the first argument of the loop `assist`(what, address, other, size, low, high).
@@ -86,19 +83,14 @@ def words(arguments: Iterable[Any], address: Callable[[Array], Any]) -> list[Any
     return out
 
 
-def head(
-    function: Any, arguments: int, threads: int = 1, count: int = 0, ranges: int = 0, counted: int = 0
-) -> list[int]:
-    """The first words of a record.
+def record(function: Any, arguments: Sequence[Any], threads: int = 1, parts: int = 1) -> list[Any]:
+    """The words of a record.
 
     Args:
-        function: a compiled kernel, or the loop `assist` (see `COPY`).
-        arguments: how many words its arguments have.
-        threads: how many may share it.
-        count, ranges: the number of ranges, and their address; or the number of units, and 0.
-        counted: the word of the record with the address of the units' counters.
+        function: a compiled kernel, or the loop `assist` (see `COPY`). arguments: the words of its arguments, 0 and the length.
+        threads: how many may share it. parts: into how many ranges they cut the length.
     """
-    return [HEAD + arguments, trampoline(arguments), address_of(function), threads, count, ranges, counted]
+    return [HEAD + len(arguments), trampoline(len(arguments)), address_of(function), threads, parts, *arguments]
 
 
 _LOOPS = ("begin", "run", "serve", "assist")
@@ -148,10 +140,11 @@ def trampoline(arguments: int) -> int:
     """The address of the trampoline for that many words of arguments."""
     import llvmlite.binding as llvm  # loads LLVM
 
-    loads = [f"%p{i} = getelementptr i64, ptr %words, i64 {i}\n%a{i} = load i64, ptr %p{i}" for i in range(arguments)]
-    passed = ", ".join(["ptr %result", "ptr %error", *[f"i64 %a{i}" for i in range(arguments)]])
+    loaded = range(arguments - 2)
+    loads = [f"%p{i} = getelementptr i64, ptr %words, i64 {i}\n%a{i} = load i64, ptr %p{i}" for i in loaded]
+    passed = ", ".join(["ptr %result", "ptr %error", *[f"i64 %a{i}" for i in loaded], "i64 %low", "i64 %high"])
     lines = [
-        "define i32 @trampoline(ptr %function, ptr %words) {",
+        "define i32 @trampoline(ptr %function, ptr %words, i64 %low, i64 %high) {",
         "%result = alloca i64\n%error = alloca ptr\nstore ptr null, ptr %error",
         *loads,
         f"%status = call i32 %function({passed})\nret i32 %status\n}}",

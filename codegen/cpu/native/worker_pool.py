@@ -4,8 +4,7 @@ Waking a thread takes about 70 microseconds. So a helper that has worked looks f
 (`launch_source`), for `PATIENCE_NS`; it yields the core now and then. In a task of a cluster it is less patient: others may need the core
 (docs/concepts/kernels-cpu.md has the numbers). A caller that needs more helpers wakes those that sleep.
 
-A *slot* is the piece of that memory where a caller writes its launches; each run takes one, so several threads may run tables at once.
-All use the same helpers. The caller never waits for a helper that has not started.
+One thread at a time runs a table with helpers; another one does its work alone. The caller never waits for a helper that has not started.
 
 Helpers are kept off the core of the caller. Some schedulers put a woken thread on the core of the one that has woken it, and move it only
 after it has waited there. Then 0.4 ms of work took 0.4 ms on two threads; with helpers on other cores it takes 0.23 ms.
@@ -26,14 +25,12 @@ import numpy as np
 from ....graph.core.dtypes import Array
 from ...options import has_neighbours
 from ...target import cores
-from ..work_ranges import LINE, Ranges
 from . import table as launches
 
 PATIENCE_NS = 50_000  # for which helpers look for the next launch ...
 TASK_PATIENCE_NS = 3_000  # ... and in a task of a cluster
 MOST_HELPERS = 64
-SLOTS = 4  # threads that may run tables with helpers at once; another one does its work alone
-_NO_POOL = np.zeros(1, np.int64)
+_NO_POOL = np.zeros(0, np.int64)
 
 
 class WorkerPool:
@@ -47,14 +44,13 @@ class WorkerPool:
     def __init__(self) -> None:
         self.threads = most_threads()
         self._run = launches.loops()["run"]
-        self._size = launches.MINE + self.threads * launches.LONGEST + (self.threads + 1) * LINE
-        self.memory = np.zeros(launches.SLOT + SLOTS * self._size, np.int64)
-        self._slots = [launches.SLOT + i * self._size for i in range(SLOTS)]
+        self._lock = threading.Lock()
+        self.memory = np.zeros(launches.POOL_WORDS, np.int64)
         self.memory[launches.READ_END], self.memory[launches.WRITE_END] = os.pipe()
         self.memory[launches.LOOKS] = _looks()
-        serve, given = launches.loops()["serve"], (self.memory, self._size)
+        serve = launches.loops()["serve"]
         self._threads = [
-            threading.Thread(target=serve, args=given, name=f"dovetail-kernel-{i}", daemon=True)
+            threading.Thread(target=serve, args=(self.memory,), name=f"dovetail-kernel-{i}", daemon=True)
             for i in range(self.threads - 1)
         ]
         for thread in self._threads:
@@ -65,15 +61,13 @@ class WorkerPool:
 
     def run(self, table: Array) -> bool:
         """Run a table; see `run` below."""
+        if not self._lock.acquire(blocking=False):
+            return not self._run(table, _NO_POOL)
         try:
-            slot = self._slots.pop()
-        except IndexError:
-            slot = -1
-        self._leave_core_of_caller()
-        failed = self._run(table, self.memory, slot)
-        if slot >= 0:
-            self._slots.append(slot)
-        return not failed
+            self._leave_core_of_caller()
+            return not self._run(table, self.memory)
+        finally:
+            self._lock.release()
 
     def _leave_core_of_caller(self) -> None:
         """Let helpers run anywhere but on the core of this thread."""
@@ -117,23 +111,20 @@ def run(table: Array, threads: int = 1) -> bool:
     """Run a launch table. False: a kernel failed. `threads`: the most that any of its records is for, the caller among them."""
     if threads > 1:
         return pool(os.getpid()).run(table)
-    return not launches.loops()["run"](table, _NO_POOL, -1)
+    return not launches.loops()["run"](table, _NO_POOL)
 
 
-def share(function: Callable[..., Any], arguments: Sequence[Any], ranges: Ranges, threads: int) -> None:
-    """Call a compiled `function(*arguments, lo, hi)` for all ranges, on up to `threads` threads.
+def share(function: Callable[..., Any], arguments: Sequence[Any], length: int, parts: int, threads: int) -> None:
+    """Call a compiled `function(*arguments, lo, hi)` for all parts of `0..length`, on up to `threads` threads.
 
     For kernels whose sizes are seldom the same twice; others run by plans. Arrays are contiguous vectors.
     """
-    threads = min(threads, len(ranges), most_threads())
-    if threads <= 1:
-        function(*arguments, ranges[0][0], ranges[-1][1])
+    if parts <= 1:
+        function(*arguments, 0, length)
         return
-    held = np.array(ranges, np.int64)
     assert all(x.flags.c_contiguous for x in arguments if isinstance(x, np.ndarray))
-    words = [*launches.words(arguments, launches.begin_of), ranges[0][0], ranges[-1][1]]
-    record = [*launches.head(function, len(words), threads, len(ranges), held.ctypes.data), *words]
-    if not run(np.array(record, np.int64), threads):
+    words = [*launches.words(arguments, launches.begin_of), 0, length]
+    if not run(np.array(launches.record(function, words, threads, parts), np.int64), threads):
         raise MemoryError("a kernel found no memory for its scratch arrays")
 
 

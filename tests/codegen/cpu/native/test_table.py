@@ -53,7 +53,7 @@ def strided(x: Array, out: Array) -> Table:
     function = compile_now(copy_source(x.itemsize))
     address = launches.ADDRESS
     table.add(
-        [*launches.head(function, len(words)), *words],
+        launches.record(function, words),
         {address: (0, 0), launches.VECTOR + address: (1, 0)},
     )
     return table
@@ -101,7 +101,7 @@ def test_a_scalar_and_an_axis_of_one_element_with_any_stride_fit() -> None:
     for x in (np.array(7, np.int64), wide):
         out = np.zeros_like(x)
         table = Table(x, out)
-        table.add([*launches.head(assist(), 6), COPY, 0, 0, 0, 0, x.nbytes], {1: (1, 0), 2: (0, 0)})
+        table.add(launches.record(assist(), [COPY, 0, 0, 0, 0, x.nbytes]), {1: (1, 0), 2: (0, 0)})
         assert table.run() is True
         assert out.tolist() == x.tolist()
 
@@ -110,8 +110,8 @@ def test_a_record_that_fails_stops_the_table() -> None:
     labels, out = np.array([0, 4, 9], np.int64), np.zeros(3, np.int64)
     for limit, stops in ((10, False), (9, True)):
         table = Table(labels, out)
-        table.add([*launches.head(assist(), 6), CHECK, 0, 3, 8, 0, limit], {1: (0, 0)})
-        table.add([*launches.head(assist(), 6), FILL, 0, 255, 16, 0, 0], {1: (1, 8)})
+        table.add(launches.record(assist(), [CHECK, 0, 3, 8, 0, limit]), {1: (0, 0)})
+        table.add(launches.record(assist(), [FILL, 0, 255, 16, 0, 0]), {1: (1, 8)})
         assert table.run() is not stops
         assert out.tolist() == ([0, 0, 0] if stops else [0, -1, -1])
         out[:] = 0
@@ -122,26 +122,19 @@ def test_numbers_below_zero_are_out_of_range(dtype: Any) -> None:
     for values, well in (([0, 1, 2], True), ([0, -1, 2], False), ([3, 0, 0], False), ([], True)):
         x = np.array(values, dtype)
         table = Table(np.array([*values, 0], dtype))
-        table.add([*launches.head(assist(), 6), CHECK, 0, x.size, x.itemsize, 0, 3], {1: (0, 0)})
+        table.add(launches.record(assist(), [CHECK, 0, x.size, x.itemsize, 0, 3]), {1: (0, 0)})
         assert table.run() is well
         table = Table(np.array([*values, 0], dtype))
-        table.add([*launches.head(assist(), 6), CHECK, 0, x.size, x.itemsize, LEAST, 3], {1: (0, 0)})
+        table.add(launches.record(assist(), [CHECK, 0, x.size, x.itemsize, LEAST, 3]), {1: (0, 0)})
         assert table.run() is (max(values, default=0) < 3)
 
 
 def test_bytes_are_copied() -> None:
     x, out = np.arange(100, dtype=np.uint8), np.zeros(100, np.uint8)
     table = Table(x, out, loose=1)
-    table.add([*launches.head(assist(), 6), COPY, 0, 0, 0, 0, 10], {1: (1, 5), 2: (0, 20)})
+    table.add(launches.record(assist(), [COPY, 0, 0, 0, 0, 10]), {1: (1, 5), 2: (0, 20)})
     assert table.run() is True
     assert out.tolist() == [0] * 5 + list(range(20, 30)) + [0] * 85
-
-
-def test_a_kernel_with_too_many_arguments_for_a_board_is_not_shared() -> None:
-    planner = Planner()
-    for words in (launches.MOST_ARGUMENTS - 2, launches.MOST_ARGUMENTS - 1):
-        planner.share(None, [0] * words, ((0, 1), (1, 2)), 2)
-    assert [record.threads for record in planner._records] == [2, 1]
 
 
 def test_a_plan_takes_arrays_of_its_types_only() -> None:

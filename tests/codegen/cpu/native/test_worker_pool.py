@@ -13,30 +13,28 @@ import dovetail as dt
 from dovetail.codegen import options
 from dovetail.codegen.cpu.jit import compile_now
 from dovetail.codegen.cpu.native import table as launches, worker_pool
-from dovetail.codegen.cpu.native.worker_pool import SLOTS, WorkerPool, most_threads, pool, run, share
+from dovetail.codegen.cpu.native.worker_pool import WorkerPool, most_threads, pool, run, share
 from dovetail.codegen.cpu.work_ranges import LINE
 
 PATIENT = 60.0  # seconds for what ends with an event
 
-# add: numbers[lo ... hi - 1] += 1, an error when hi is negative. take: one for each unit, by whoever takes it
+# add: numbers[lo ... hi - 1] += 1, an error when hi is `wrong`. take: one for each unit, by whoever takes it
 _KERNELS = """
 from numba import njit, types
 from dovetail.codegen.cpu.native.machine import count_now, count_up
-from dovetail.codegen.cpu.work_ranges import FINISHED, LINE
 
-def add(numbers, lo, hi):
-    if hi < 0:
+def add(numbers, wrong, lo, hi):
+    if hi == wrong:
         raise ValueError
     for i in range(lo, hi):
         count_up(numbers, i, 1)
 
-def take(numbers, counters, thread, units):
+def take(numbers, counters, units, thread, end):
     while True:
-        unit = count_up(counters, LINE, 1)
+        unit = count_up(counters, 0, 1)
         if unit >= units:
             return
         count_up(numbers, unit, 1)
-        count_up(counters, FINISHED, 1)
 
 def meet(numbers, lo, hi):
     if lo + 2 == hi:  # the caller was left alone
@@ -47,8 +45,8 @@ def meet(numbers, lo, hi):
         pass
 
 _meet = njit("void(int64[::1], int64, int64)", nogil=True, error_model="numpy", cache=True)(meet)
-_add = njit("void(int64[::1], int64, int64)", nogil=True, error_model="numpy", cache=True)(add)
-_take = njit("void(int64[::1], int64[::1], int64, int64)", nogil=True, error_model="numpy", cache=True)(take)
+_add = njit("void(int64[::1], int64, int64, int64)", nogil=True, error_model="numpy", cache=True)(add)
+_take = njit("void(int64[::1], int64[::1], int64, int64, int64)", nogil=True, error_model="numpy", cache=True)(take)
 kernel = _add, _take, _meet
 """
 
@@ -59,30 +57,27 @@ def _kernels() -> Any:
     return compile_now(_KERNELS)
 
 
-def _ranges(numbers: Any, ranges: list[tuple[int, int]], threads: int = 2) -> Any:
-    """A table that adds ranges, and the ranges."""
-    held = np.array(ranges, np.int64)
-    words = [*launches.vector(numbers.size, 8, numbers.ctypes.data), ranges[0][0], ranges[-1][1]]
-    record = [*launches.head(_kernels()[0], len(words), threads, len(ranges), held.ctypes.data), *words]
-    return np.array(record, np.int64), held
+def _parts(numbers: Any, parts: int, threads: int = 2, wrong: int = -1) -> Any:
+    """A table that adds parts."""
+    words = [*launches.vector(numbers.size, 8, numbers.ctypes.data), wrong, 0, numbers.size]
+    return np.array(launches.record(_kernels()[0], words, threads, parts), np.int64)
 
 
 def _units(numbers: Any, counters: Any, units: int, threads: int = 2) -> Any:
-    """A table that takes units; the counters are for when no helper has time."""
+    """A table that takes units."""
     words = [
         *launches.vector(numbers.size, 8, numbers.ctypes.data),
         *launches.vector(counters.size, 8, counters.ctypes.data),
+        *[units, 0, threads],
     ]
-    counted = launches.HEAD + launches.VECTOR + launches.ADDRESS
-    head = launches.head(_kernels()[1], len(words) + 2, threads, units, counted=counted)
-    assist = launches.loops()["assist"]
-    clear = [*launches.head(assist, 6), launches.FILL, counters.ctypes.data, 0, counters.nbytes, 0, 0]
-    return np.array([*clear, *head, *words, 0, units], np.int64)
+    fill = [launches.FILL, counters.ctypes.data, 0, counters.nbytes, 0, 0]
+    clear = launches.record(launches.loops()["assist"], fill)
+    return np.array([*clear, *launches.record(_kernels()[1], words, threads, threads)], np.int64)
 
 
-def test_each_range_is_done_once_in_many_launches_on_end() -> None:
+def test_each_part_is_done_once_in_many_launches_on_end() -> None:
     numbers = np.zeros(1000, np.int64)
-    table, _held = _ranges(numbers, [(i, i + 100) for i in range(0, 1000, 100)])
+    table = _parts(numbers, 10)
     for done in range(1, 2001):
         assert run(table, 2)
         assert (numbers == done).all()  # all of it, as soon as the table is done
@@ -90,7 +85,7 @@ def test_each_range_is_done_once_in_many_launches_on_end() -> None:
 
 @pytest.mark.parametrize("threads", range(2, most_threads() + 1))
 def test_each_unit_is_done_once_in_many_launches_on_end(threads: int) -> None:
-    numbers, counters = np.zeros(64, np.int64), np.zeros((threads + 1) * LINE, np.int64)
+    numbers, counters = np.zeros(64, np.int64), np.zeros(LINE, np.int64)
     table = _units(numbers, counters, 64, threads)
     for done in range(1, 1001):
         assert run(table, threads)
@@ -98,8 +93,8 @@ def test_each_unit_is_done_once_in_many_launches_on_end(threads: int) -> None:
 
 
 def test_launches_of_both_kinds_take_turns_in_one_table() -> None:
-    numbers, others, counters = np.zeros(64, np.int64), np.zeros(64, np.int64), np.zeros(3 * LINE, np.int64)
-    ranges, _held = _ranges(others, [(0, 20), (20, 64)])
+    numbers, others, counters = np.zeros(64, np.int64), np.zeros(64, np.int64), np.zeros(LINE, np.int64)
+    ranges = _parts(others, 3)
     table = np.concatenate([_units(numbers, counters, 64), ranges, ranges, _units(numbers, counters, 64)])
     for done in range(1, 501):
         assert run(table, 2)
@@ -108,8 +103,7 @@ def test_launches_of_both_kinds_take_turns_in_one_table() -> None:
 
 def test_a_kernel_that_fails_fails_the_table_and_not_the_next() -> None:
     numbers = np.zeros(10, np.int64)
-    wrong, _held = _ranges(numbers, [(0, 5), (0, -1), (5, 10)])
-    right, _held_too = _ranges(numbers, [(0, 5), (5, 10)])
+    wrong, right = _parts(numbers, 3, wrong=6), _parts(numbers, 2)
     for _ in range(20):
         assert not run(np.concatenate([wrong, right]), 2)
         before = numbers.copy()
@@ -119,7 +113,7 @@ def test_a_kernel_that_fails_fails_the_table_and_not_the_next() -> None:
 
 def test_several_threads_run_tables_at_once() -> None:
     def work(numbers: Any) -> None:
-        table, _held = _ranges(numbers, [(i, i + 10) for i in range(0, 100, 10)])
+        table = _parts(numbers, 10)
         for done in range(1, 301):
             assert run(table, 2)
             assert (numbers == done).all()
@@ -135,7 +129,7 @@ def test_several_threads_run_tables_at_once() -> None:
 
 def test_helpers_sleep_when_the_table_is_done_and_wake_for_the_next() -> None:
     numbers = np.zeros(100, np.int64)
-    table, _held = _ranges(numbers, [(0, 50), (50, 100)])
+    table = _parts(numbers, 2)
     helpers = pool(os.getpid())
     for done in range(1, 4):
         assert run(table, 2)
@@ -149,28 +143,22 @@ def test_helpers_sleep_when_the_table_is_done_and_wake_for_the_next() -> None:
 def test_a_helper_takes_part() -> None:
     """It does what the caller waits for: one of two ranges ends only when the other one has begun."""
     numbers = np.zeros(2, np.int64)
-    held = np.array([(0, 1), (1, 2)], np.int64)
     words = [*launches.vector(2, 8, numbers.ctypes.data), 0, 2]
-    table = np.array([*launches.head(_kernels()[2], len(words), 2, 2, held.ctypes.data), *words], np.int64)
+    table = np.array(launches.record(_kernels()[2], words, 2, 2), np.int64)
     assert run(table, 2)
     assert numbers.tolist() == [1, 1]
 
 
-def test_more_callers_than_boards_do_their_work_alone() -> None:
+def test_a_second_caller_does_its_work_alone() -> None:
     numbers = np.zeros(100, np.int64)
-    table, _held = _ranges(numbers, [(0, 50), (50, 100)])
-    helpers = pool(os.getpid())
-    taken = [helpers._slots.pop() for _ in range(SLOTS)]
-    try:
-        assert run(table, 2)
-    finally:
-        helpers._slots.extend(taken)
+    with pool(os.getpid())._lock:
+        assert run(_parts(numbers, 2), 2)
     assert (numbers == 1).all()
 
 
 def test_a_forked_process_has_helpers_of_its_own() -> None:
     numbers = np.zeros(100, np.int64)
-    table, _held = _ranges(numbers, [(0, 50), (50, 100)])
+    table = _parts(numbers, 2)
     assert run(table, 2)
     child = os.fork()
     if child == 0:
@@ -183,13 +171,13 @@ def test_a_forked_process_has_helpers_of_its_own() -> None:
 def test_a_function_is_called_for_every_range_once(threads: int) -> None:
     numbers = np.zeros(50, np.int64)
     for _ in range(100):
-        share(_kernels()[0], (numbers,), tuple((i, i + 5) for i in range(0, 50, 5)), threads)
+        share(_kernels()[0], (numbers, -1), 50, 10, threads)
     assert (numbers == 100).all()
 
 
 def test_a_helper_that_fails_fails_the_call() -> None:
     with pytest.raises(MemoryError):
-        share(_kernels()[0], (np.zeros(50, np.int64),), ((0, 20), (20, -1)), 2)
+        share(_kernels()[0], (np.zeros(50, np.int64), 50), 50, 2, 2)
 
 
 def test_helpers_leave_the_core_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
