@@ -447,7 +447,7 @@ PARTS: dict[str, tuple[Switch, Mapping[str, Callable[[], Call]]]] = {
         }.items()
     },
     "region-only kernels": (replaced("cpu.regions.formation.alone", lambda node: None), SMALL),
-    "worker pool": (replaced("cpu.native.plan.run", _alone), MODELS | UPDATES),
+    "worker pool": (replaced("cpu.native.plans.run", _alone), MODELS | UPDATES),
     "rematerialization": (replaced("target.OPERATIONS_PER_BYTE", 0.0), GRADIENTS | MODELS),
     "rules: shapes": (replaced("passes.rewrite.shape_rules", ()), UNKNOWN | MODELS),
     "rules: moved transposes and casts": (replaced("passes.rewrite.moving_rules", ()), MOVED | MODELS),

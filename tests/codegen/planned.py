@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from dovetail.codegen.cpu.native.plan_cache import PlanCache
+from dovetail.codegen.cpu.native.plans import PlanCache
 
 
 def by_plan(call: Callable[..., Any], *arrays: Any) -> Any:

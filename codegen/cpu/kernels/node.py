@@ -22,8 +22,8 @@ from ...ir.program import Kernel
 from ...ir.schedule import CpuProductSchedule
 from ...lower.region import one_or_all
 from ..jit import TieredKernel
-from ..native.plan_cache import PlanCache
 from ..native.planner import NotPlannableError, Planner, stand_in
+from ..native.plans import PlanCache
 
 
 class RecordableKernel:

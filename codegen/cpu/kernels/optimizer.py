@@ -33,8 +33,8 @@ from ...ir.program import Kernel
 from ...target import LONE_UPDATE_BYTES, NS_PER_SUM, SMALLEST_UPDATE
 from ..emit.module import source_of
 from ..jit import Function, TieredKernel, compile_now
-from ..native.plan_cache import PlanCache
 from ..native.planner import NotPlannableError, Planner
+from ..native.plans import PlanCache
 from ..native.worker_pool import share
 from ..schedule import schedule_of
 from ..work_ranges import nanoseconds, parts_of, parts_of_rows

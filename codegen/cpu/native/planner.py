@@ -1,4 +1,4 @@
-"""The planner: makes native plans from the calls of kernels (`plan` runs them).
+"""The planner: records the launches of kernels, of which `plans` makes native plans.
 
 A `Planner` traces the calls once, with placeholder arrays for all tensors: the inputs, and arrays without contents for the outputs of
 launches. Each kernel records its launches and returns its outputs. Views (reshape, transpose, slice) of placeholders are made by the
@@ -32,7 +32,6 @@ from ..emit.instantiate import text_of
 from ..jit import compiled
 from ..work_ranges import LINE
 from . import table as launches
-from .plan import NativePlan, Output
 
 KNOWN = 1 << 12  # bytes of what is known while a plan is made: shapes, and what is computed of them
 MOST_DIMENSIONS = 5  # of what is copied along strides
@@ -84,15 +83,18 @@ class Planner:
         is_dry: only the memory is laid out, so no kernel needs to be compiled, and the inputs have no values.
         looked_at: input number -> its value, for each input that a kernel has read: the plan is for these values alone.
         schedules: of the recorded products and convolutions.
+        memories: of all tensors.
+        words: of all records, with `Address`es in them.
+        threads: the most that share a launch.
     """
 
     is_dry: bool = False
     looked_at: dict[int, Array] = field(default_factory=dict)
-    schedules: list[CpuProductSchedule] = field(default_factory=list)  # of what is recorded
-    _words: list[Any] = field(default_factory=list)  # of all records
-    _records: int = 0
-    _threads: int = 1  # the most that share one
-    _memories: list[Memory] = field(default_factory=list)
+    schedules: list[CpuProductSchedule] = field(default_factory=list)
+    memories: list[Memory] = field(default_factory=list)
+    words: list[Any] = field(default_factory=list)
+    threads: int = 1
+    _launches: int = 0
     _by_address: list[Memory] = field(default_factory=list)
 
     # --- tensors ---------------------------------------------------------------------------------------------------
@@ -110,9 +112,9 @@ class Planner:
     def _placed(self, array: Array, kind: str, number: int = -1) -> Array:
         if array.dtype.hasobject or not is_dense(array):
             raise NotPlannableError("an array that kernels do not take")
-        self._memories.append(Memory(launches.begin_of(array), array, kind, number))
+        self.memories.append(Memory(launches.begin_of(array), array, kind, number))
         if array.size:
-            bisect.insort(self._by_address, self._memories[-1], key=_begin)
+            bisect.insort(self._by_address, self.memories[-1], key=_begin)
         return array
 
     def memory_of(self, x: Any) -> Memory | None:
@@ -183,11 +185,12 @@ class Planner:
 
     # --- launches --------------------------------------------------------------------------------------------------
 
-    def _at(self, x: Array) -> Address:
+    def _at(self, x: Array) -> Address | int:
         memory = self.memory_of(x)
         if memory is None:
             raise NotPlannableError("an array that NumPy has copied" if x.size else "a tensor without elements")
-        return Address(memory, launches.begin_of(x) - memory.begin)
+        begin = launches.begin_of(x)
+        return begin if memory.kind == "fixed" else Address(memory, begin - memory.begin)
 
     def share(self, function: Any, arguments: Sequence[Any], length: int, parts: int, threads: int) -> None:
         """Have a compiled `function(*arguments, lo, hi)` called for all parts of `0..length`, on up to `threads` threads."""
@@ -234,61 +237,25 @@ class Planner:
         """Add a launch. A function that is None: that of the table itself."""
         for word in arguments:
             if type(word) is Address:
-                word.memory.last = self._records
+                word.memory.last = self._launches
                 if word.memory.first < 0:
-                    word.memory.first = self._records
-        self._records += 1
-        self._threads = max(self._threads, threads)
+                    word.memory.first = self._launches
+        self._launches += 1
+        self.threads = max(self.threads, threads)
         if not self.is_dry:
-            self._words += launches.record(function or launches.loops()["assist"], arguments, threads, parts)
+            self.words += launches.record(function or launches.loops()["assist"], arguments, threads, parts)
 
     # --- the end ---------------------------------------------------------------------------------------------------
-
-    def finish(
-        self, given: int, outputs: Sequence[Any], sent: Collection[int] = (), largest: int | None = None
-    ) -> NativePlan:
-        """The plan of the recorded launches, with `given` inputs.
-
-        `sent`: the outputs that go to other tasks. `largest`: the most bytes of the arena and of what leaves, if there is a limit.
-        """
-        leaving, staying, offsets, size = self.laid_out(outputs, sent, largest)
-        where = {id(m): (given + i, 0) for i, m in enumerate(leaving)}
-        where |= {id(m): (given + len(leaving), offset) for m, offset in zip(staying, offsets, strict=True)}
-        where |= {id(m): (m.number, 0) for m in self._memories if m.kind == "given"}
-        held = tuple(m.array for m in self._memories if m.kind == "fixed")
-        table = np.zeros(len(self._words), np.int64)
-        patches: list[tuple[int, int, int]] = []
-        for i, word in enumerate(self._words):
-            if type(word) is not Address:
-                table[i] = word
-            elif word.memory.kind == "fixed":
-                table[i] = word.memory.begin + word.offset
-            else:
-                number, offset = where[id(word.memory)]
-                patches.append((i, number, offset + word.offset))
-        arrays = {m.number: m.array for m in self._memories if m.kind == "given"}
-        numbers = {id(m): i for i, m in enumerate(leaving)}
-        return NativePlan(
-            table,
-            patches,
-            [arrays[i] for i in range(given)],
-            tuple((m.array.shape, m.array.dtype, m.is_sent) for m in leaving),
-            size,
-            tuple(_output(x, self.memory_of(x), numbers) for x in outputs),
-            tuple(self.looked_at.items()),
-            held,
-            self._threads,
-        )
 
     def laid_out(
         self, outputs: Sequence[Any], sent: Collection[int], largest: int | None
     ) -> tuple[list[Memory], list[Memory], tuple[int, ...], int]:
-        """(memories of the outputs, memories in the arena, their offsets in it, the size of the arena). Arguments as for `finish`."""
+        """(memories of the outputs, memories in the arena, their offsets in it, the size of the arena). Arguments as for a `NativePlan`."""
         for i, memory in enumerate(map(self.memory_of, outputs)):
             if memory is not None and memory.kind == "made":
                 memory.leaves = True
                 memory.is_sent |= i in sent
-        made = [m for m in self._memories if m.kind == "made" and m.first >= 0]
+        made = [m for m in self.memories if m.kind == "made" and m.first >= 0]
         leaving = [m for m in made if m.leaves]
         staying = [m for m in made if not m.leaves]
         offsets, size = places([Piece(m.array.nbytes, m.first, m.last) for m in staying])
@@ -346,17 +313,3 @@ def joined_axes(x: Array, out: Array) -> tuple[tuple[int, ...], tuple[int, ...],
 
 def _span(sizes: Sequence[int], jumps: Sequence[int]) -> int:
     return 1 + sum((n - 1) * max(0, j) for n, j in zip(sizes, jumps, strict=True))
-
-
-def _output(x: Any, memory: Memory | None, numbers: dict[int, int]) -> Output:
-    """Where an output in this memory is; `numbers`: of the memories that leave."""
-    if memory is None or memory.kind == "fixed":
-        return Output(known=x)
-    view = None
-    # Strides of axes of one element do not matter.
-    is_ordered = x.flags.c_contiguous and memory.array.flags.c_contiguous
-    if x.shape != memory.array.shape or x.strides != memory.array.strides and not is_ordered:
-        size = x.itemsize
-        offset = (launches.begin_of(x) - memory.begin) // size
-        view = offset, x.shape, None if x.flags.c_contiguous else tuple(s // size for s in x.strides)
-    return Output(memory.number, view=view) if memory.kind == "given" else Output(made=numbers[id(memory)], view=view)

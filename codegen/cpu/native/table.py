@@ -115,19 +115,17 @@ def is_ready() -> bool:
     return loops.cache_info().currsize > 0
 
 
-def binding(arrays: Sequence[Array | None], patches: Sequence[tuple[int, int, int]]) -> Array:
+def binding(arrays: Sequence[Array], others: int, patches: Sequence[tuple[int, int, int]]) -> Array:
     """How the arrays of a run are bound to a table, as words for the loop `begin`, which also have room for what it reads.
 
     Args:
-        arrays: arrays with the sizes and strides of those of each run; None: any array. Element types are not compared.
+        arrays: arrays with the sizes and strides of the first ones of each run. others: how many more there are, of any sizes.
         patches: (word of the table, number of the array, offset in bytes): the addresses in the records.
     """
-    words = [len(arrays), len(patches), *[0] * len(arrays)]
-    for x in arrays:
-        words += [-1] if x is None else [x.ndim, *x.shape, *x.strides]
-    for patch in patches:
-        words += patch
-    return np.array(words + [0] * FIELDS, np.int64)
+    count = len(arrays) + others
+    shapes = [word for x in arrays for word in (x.ndim, *x.shape, *x.strides)] + [-1] * others
+    places = [word for patch in patches for word in patch]
+    return np.array([count, len(patches), *[0] * count, *shapes, *places, *[0] * FIELDS], np.int64)
 
 
 # --- trampolines -----------------------------------------------------------------------------------------------------

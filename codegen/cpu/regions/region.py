@@ -1,7 +1,7 @@
 """Native regions: runs of calls that become one call of compiled code once there is a plan for their shapes.
 
 A region first runs its calls one by one, while their kernels are compiled. When the same shapes occur for the third time, it makes a
-plan for them (`native.plan_cache`), and from then on runs the plan. It has kernels and what is between them (views, shapes, copies), or
+plan for them (`native.plans`), and from then on runs the plan. It has kernels and what is between them (views, shapes, copies), or
 updates of several variables, such as those of a parameter server for coalesced gradients. It locks all variables that it updates at
 once, in the global lock order. The update of a large variable is in no region, so that readers of small ones do not wait for it.
 
@@ -27,8 +27,8 @@ from ..kernels.copy import JoinKernel
 from ..kernels.gemm import ProductKernel
 from ..kernels.node import RecordableKernel
 from ..kernels.optimizer import UpdateKernel
-from ..native.plan_cache import PlanCache
 from ..native.planner import KNOWN, NotPlannableError, Planner, stand_in
+from ..native.plans import PlanCache
 
 ONE_BY_ONE = 2  # runs before a plan is made: the step is one that repeats
 # Bytes of an arena and of what leaves; where tensors are larger, what Python does between launches is no matter.

@@ -10,6 +10,7 @@ import pytest
 from dovetail.codegen.cpu.jit import compile_now
 from dovetail.codegen.cpu.native import table as launches
 from dovetail.codegen.cpu.native.planner import LEAST, Planner, copy_source, stand_in
+from dovetail.codegen.cpu.native.plans import NativePlan
 from dovetail.codegen.cpu.native.table import CHECK, COPY, FILL
 from dovetail.codegen.cpu.native.worker_pool import run
 
@@ -28,7 +29,7 @@ class Table:
         self.arrays = arrays
         self.words: list[int] = []
         self.patches: list[tuple[int, int, int]] = []
-        self.expected: list[Array | None] = [*arrays[: len(arrays) - loose], *[None] * loose]
+        self.loose = loose
 
     def add(self, record: list[int], addresses: dict[int, tuple[int, int]]) -> None:
         """`addresses`: argument -> (array, bytes behind its begin)."""
@@ -36,11 +37,15 @@ class Table:
         self.patches += [(at + i, *place) for i, place in addresses.items()]
         self.words += record
 
+    def bound(self) -> Array:
+        count = len(self.arrays) - self.loose
+        return launches.binding(self.arrays[:count], self.loose, self.patches)
+
     def run(self, *arrays: Array) -> bool | int:
         """Whether all records succeeded; or the number of an array that does not fit."""
         table = np.array(self.words, np.int64)
         taken = arrays or self.arrays
-        wrong = launches.loops()["begin"](id(taken), launches.binding(self.expected, self.patches), table)
+        wrong = launches.loops()["begin"](id(taken), self.bound(), table)
         return run(table) if wrong < 0 else int(wrong)
 
 
@@ -143,7 +148,7 @@ def test_a_plan_takes_arrays_of_its_types_only() -> None:
     given = planner.given(0, x)
     made = planner.empty((2, 3), x.dtype)
     planner.copy(given, made)
-    plan = planner.finish(1, [made])
+    plan = NativePlan(planner, [made])
     (out,) = plan.run((x,)) or ()
     assert np.array_equal(out, x)
     assert plan.run((x.view(np.float32),)) is None
@@ -158,7 +163,7 @@ def test_a_dense_array_in_another_order_is_read_as_it_lies() -> None:
     given = planner.given(0, stand_in(turned.shape, x.dtype, turned.strides))
     compile_now(copy_source(4))
     planner.copy(given, made)
-    plan = planner.finish(1, [made, given])
+    plan = NativePlan(planner, [made, given])
     outputs = plan.run((turned,)) or ()
     assert [np.array_equal(y, turned) for y in outputs] == [True, True]
     assert outputs[1] is turned

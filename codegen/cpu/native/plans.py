@@ -1,0 +1,258 @@
+"""Native plans: the launches of a kernel or a region for arrays of certain shapes, as a table that runs without Python in between.
+
+All addresses are known up to where the arrays of a run begin: the inputs, the outputs (arrays of their own, since others will hold
+them), and the *arena*, one piece of memory for everything else. `planner` records the launches, `worker_pool` runs the table, and a
+`PlanCache` has the plans of one kernel or region, by shapes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from ....graph.core.dtypes import Array
+from ....graph.resources.buffer_pool import LARGE, buffers
+from ....graph.resources.shared_storage import is_shared, to_send
+from ..jit import compile_now, compile_soon
+from . import table as launches
+from .planner import KNOWN, Address, Memory, NotCompiledError, NotPlannableError, Planner, is_dense, stand_in
+from .worker_pool import run
+
+logger = logging.getLogger(__name__)
+
+MOST_PLANS = 64  # of a kernel or region, for as many sets of shapes; with more it starts over
+MOST_MET = 256  # sets of shapes that are counted; a program of ever new ones starts over
+_REFUSED = -1
+
+Key: TypeAlias = tuple[tuple[tuple[int, ...], tuple[int, ...] | None, np.dtype[Any]], ...]
+Record: TypeAlias = Callable[[Planner, Sequence[Any]], Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Which of a run's arrays an output is, or of which it is a view (offset in bytes, shape, strides); or its value is known."""
+
+    source: int = -1
+    view: tuple[int, tuple[int, ...], tuple[int, ...]] | None = None
+    known: Any = None
+
+    def take(self, arrays: Sequence[Array]) -> Any:
+        """The output, given the arrays of a run."""
+        if self.source < 0:
+            return self.known.copy() if isinstance(self.known, np.ndarray) else self.known
+        x = arrays[self.source]
+        if self.view is None:
+            return x
+        offset, shape, strides = self.view
+        flat = x.reshape(-1) if x.flags.c_contiguous else as_strided(x, (x.size,), (x.itemsize,))
+        out: Array = np.ndarray(shape, x.dtype, flat, offset, strides)
+        if 0 in strides:
+            out.flags.writeable = False
+        return out
+
+
+class NativePlan:
+    """A run of launches for arrays of certain shapes. Several threads may run it at once.
+
+    Args:
+        planner: has recorded them. outputs: as the planner knows them.
+        sent: the outputs that go to other tasks. largest: the most bytes of the arena and of what leaves, if there is a limit.
+
+    Attributes:
+        arena_bytes: the memory in bytes that a run needs besides its outputs.
+    """
+
+    def __init__(
+        self, planner: Planner, outputs: Sequence[Any], sent: Collection[int] = (), largest: int | None = None
+    ) -> None:
+        leaving, staying, offsets, self.arena_bytes = planner.laid_out(outputs, sent, largest)
+        given = [m for m in planner.memories if m.kind == "given"]
+        self._held = [m.array for m in planner.memories if m.kind == "fixed"]  # the table has their addresses
+        arrays = [*given, *leaving]
+        where = {id(m): (i, 0) for i, m in enumerate(arrays)}
+        where |= {id(m): (len(arrays), offset) for m, offset in zip(staying, offsets, strict=True)}
+        self._table = np.zeros(len(planner.words), np.int64)
+        patches = []
+        for i, word in enumerate(planner.words):
+            if type(word) is Address:
+                number, offset = where[id(word.memory)]
+                patches.append((i, number, offset + word.offset))
+            else:
+                self._table[i] = word
+        self._types = [m.array.dtype for m in given]
+        self._binding = launches.binding([m.array for m in given], len(leaving) + 1, patches)
+        self._made = [(m.array.shape, m.array.dtype, m.array.nbytes >= LARGE, m.is_sent) for m in leaving]
+        self._arena = (max(1, self.arena_bytes),), np.dtype(np.uint8), self.arena_bytes >= LARGE, False
+        self._outputs = [_output(x, planner.memory_of(x), where) for x in outputs]
+        self._is_plain = self._outputs == [Output(i) for i in range(len(given), len(arrays))]
+        self._looked_at = [(i, value.tobytes()) for i, value in planner.looked_at.items()]
+        self._threads = planner.threads
+        self._begin = launches.loops()["begin"]
+        self._tables: list[Array] = []  # copies that no thread runs now
+
+    def knows(self, inputs: Sequence[Any]) -> bool:
+        """Whether the values for which the plan is specialized are those of these inputs."""
+        return all(inputs[i].tobytes() == value for i, value in self._looked_at)
+
+    def run(self, inputs: tuple[Any, ...]) -> list[Any] | None:
+        """Run it and return its outputs. None: the arrays do not fit the plan, or a kernel failed; nothing has changed."""
+        try:
+            if [x.dtype for x in inputs] != self._types or self._looked_at and not self.knows(inputs):
+                return None
+        except AttributeError:  # no array
+            return None
+        made = [_memory(*x) for x in self._made]
+        arrays = (*inputs, *made, _memory(*self._arena))
+        try:
+            table = self._tables.pop()
+        except IndexError:
+            table = self._table.copy()
+        done = self._begin(id(arrays), self._binding, table) < 0 and run(table, self._threads)
+        self._tables.append(table)
+        if not done:
+            return None
+        for x, (_, _, is_large, is_sent) in zip(made, self._made, strict=True):
+            if is_sent and is_large and is_shared(x):
+                x.flags.writeable = False
+        return made if self._is_plain else [o.take(arrays) for o in self._outputs]
+
+
+def _memory(shape: tuple[int, ...], dtype: np.dtype[Any], is_large: bool, is_sent: bool) -> Array:
+    if not is_large:
+        return np.empty(shape, dtype)
+    shared = to_send(shape, dtype) if is_sent else None
+    return buffers.empty(shape, dtype) if shared is None else shared
+
+
+def _output(x: Any, memory: Memory | None, where: dict[int, tuple[int, int]]) -> Output:
+    """What an output in this memory is; `where`: the numbers of the memories."""
+    if memory is None or memory.kind == "fixed":
+        return Output(known=x)
+    source, whole = where[id(memory)][0], memory.array
+    # Strides of axes of one element do not matter.
+    is_ordered = x.flags.c_contiguous and whole.flags.c_contiguous
+    if x.shape == whole.shape and (x.strides == whole.strides or is_ordered):
+        return Output(source)
+    return Output(source, (launches.begin_of(x) - memory.begin, x.shape, x.strides))
+
+
+class PlanCache:
+    """The plans of one kernel or region.
+
+    Args:
+        record: records the calls into a planner, for these inputs, and gives the outputs.
+        what: the name in logs.
+        after: runs with the same shapes before they get a plan. A plan takes longer than a run: some 0.1 ms for each kernel.
+        largest: as for a `NativePlan`.
+
+    Attributes:
+        sent: the outputs that go to other tasks.
+    """
+
+    def __init__(self, record: Record, what: str, after: int = 0, largest: int | None = None) -> None:
+        self._record = record
+        self._what = what
+        self._after = after
+        self._largest = largest
+        self.sent: Collection[int] = ()
+        self._last: NativePlan | None = None  # used
+        self._puts_in_order = False  # for `_last`: an input was not as plans take it
+        self._plans: dict[Key, list[NativePlan]] = {}
+        self._met: dict[Key, int] = {}  # how often; or `_REFUSED`
+        self._lock = threading.Lock()
+
+    @property
+    def arenas(self) -> tuple[int, ...]:
+        """Bytes of the arenas of the plans that there are."""
+        with self._lock:
+            return tuple([p.arena_bytes for plans in self._plans.values() for p in plans])
+
+    def run(self, inputs: tuple[Any, ...], at_once: bool) -> list[Any] | None:
+        """Run by a plan, which is made if there is none.
+
+        Args:
+            inputs: the arrays. at_once: compile what a new plan needs and wait for it; else it is compiled in the background.
+
+        Returns:
+            The outputs; None if there is no plan for these inputs now, or if a kernel failed: then nothing has changed.
+        """
+        plan = self._last
+        if plan is not None:
+            outputs = plan.run(tuple(map(_in_order, inputs)) if self._puts_in_order else inputs)
+            if outputs is not None:
+                return outputs
+        if not all(isinstance(x, (np.ndarray, np.generic)) and not x.dtype.hasobject for x in inputs):
+            return None
+        ordered = tuple(map(_in_order, inputs))
+        plan = self._plan_for(ordered, at_once)
+        outputs = None if plan is None else plan.run(ordered)
+        if outputs is not None:
+            self._last = plan
+            self._puts_in_order = any(x is not y for x, y in zip(inputs, ordered, strict=True))
+        return outputs
+
+    def _plan_for(self, arrays: tuple[Any, ...], at_once: bool) -> NativePlan | None:
+        """The plan for arrays and their values, if there is one or if it is time to make one."""
+        key = tuple([(x.shape, None if x.flags.c_contiguous else x.strides, x.dtype) for x in arrays])
+        for plan in self._plans.get(key, ()):
+            if plan.knows(arrays):
+                return plan
+        if not self._is_due(key):
+            return None
+        try:
+            made = self._plan(arrays, at_once)
+        except NotPlannableError as e:
+            logger.debug("%s runs without a plan: %s", self._what, e)
+            self._met[key] = _REFUSED
+            return None
+        if made is not None:
+            with self._lock:
+                if sum(map(len, self._plans.values())) >= MOST_PLANS:
+                    self._plans.clear()
+                self._plans.setdefault(key, []).append(made)
+        return made
+
+    def _is_due(self, key: Key) -> bool:
+        """Whether a plan is to be made now; where that was in vain again and again, ever more seldom."""
+        met = self._met.get(key, 0)
+        if met == _REFUSED:
+            return False
+        if len(self._met) >= MOST_MET:
+            self._met.clear()
+        self._met[key] = met = met + 1
+        times = met / (self._after + 1)
+        return not self._after or times >= 1 and times.is_integer() and int(times).bit_count() == 1
+
+    def _plan(self, arrays: tuple[Any, ...], at_once: bool) -> NativePlan | None:
+        """A plan for arrays like these; None: something has to be compiled first."""
+        if not at_once and not launches.is_ready():
+            return None
+        planner = Planner()
+        try:
+            inputs = [planner.given(i, _placeholder(x)) for i, x in enumerate(arrays)]
+            return NativePlan(planner, self._record(planner, inputs), self.sent, self._largest)
+        except NotCompiledError as e:
+            if at_once:
+                compile_now(e.args[0])
+                return self._plan(arrays, at_once)
+            compile_soon(e.args[0], lambda function: None)
+            return None
+
+
+def _in_order(x: Any) -> Any:
+    """An array as plans take it: an array proper that fills its memory."""
+    return x if type(x) is np.ndarray and is_dense(x) else np.asarray(x, order="C")
+
+
+def _placeholder(x: Array) -> Array:
+    """An array like another one, in memory of its own; of a large one, without its content."""
+    out = stand_in(x.shape, x.dtype, None if x.flags.c_contiguous else x.strides)
+    if x.nbytes <= KNOWN:
+        out[...] = x
+    return out
