@@ -38,6 +38,7 @@ from ..native.plans import PlanCache
 from ..native.worker_pool import share
 from ..schedule import schedule_of
 from ..work_ranges import nanoseconds, parts_of, parts_of_rows
+from .node import RecordableKernel
 
 
 class VariableKernel(TieredKernel):
@@ -81,7 +82,7 @@ class VariableKernel(TieredKernel):
         raise NotImplementedError
 
 
-class UpdateKernel(VariableKernel):
+class UpdateKernel(VariableKernel, RecordableKernel):
     """The kernel of one update from a dense array.
 
     Args:
@@ -101,7 +102,7 @@ class UpdateKernel(VariableKernel):
         return self._plans.run((*values, *inputs[self.places :]), self.is_awaited) is not None
 
     def record_into(self, planner: Planner, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Record its launch in a native plan, whose first inputs are the variables' values, and which has no outputs."""
+        """Record its launch in a native plan, whose first inputs are the variables' values; gives the first one if the node gives it."""
         function = planner.compiled(self.text)
         values = inputs[: self.places]
         given = [planner.ordered(planner.in_memory(x)) for x in inputs[self.places :]]
@@ -111,7 +112,7 @@ class UpdateKernel(VariableKernel):
                 raise NotPlannableError("a value of another shape than its gradient")
         parts = parts_of(size, nanoseconds(self._loops, (size,)), self._threads)
         planner.share(function, [*values, *given, *values, size], size, parts, self._threads)
-        return ()
+        return values[: len(self.node.outputs)]
 
 
 def dense_update(node: Node) -> tuple[LoopNest, int, int] | None:

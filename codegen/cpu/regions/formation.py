@@ -9,8 +9,8 @@ computations on shapes form a native region (`region`), which runs by a plan fro
 The bits are those of the calls one by one. A number that is out of range ends a run before any effect of it can be seen; the calls then
 run one by one, which raises the error and says where. Shapes that no plan can be made for, and traced steps, run one by one.
 
-No visible effect is reordered. Reads of variables, and other calls that may run earlier, go before a region. Sends go after it
-if they wait for another tensor to be coalesced with, or would hardly be issued any earlier.
+No visible effect is reordered. Reads of variables, and other calls that may run earlier, go before a region. Sends go after it if no
+launch follows them that would delay them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ from typing import Any
 
 from ....graph.core.dtypes import resource
 from ....graph.core.graph import Node
-from ....graph.core.opdef import opdef
 from ....graph.core.settings import setting
 from ....graph.core.shape import element_count
 from ...fusion.fuse import fuse
 from ...fusion.op_rules import has_rule
 from ...ir.fused_kernel import FusedKernel
-from ...ir.loop_nest import LoopNest
 from ...ir.nodes import HANDLES
 from ...ir.partition import PartitionGraph
 from ...ir.program import REFERENCE, Call, Instruction, Loop, Program, Region, Send, Work, calls_of
@@ -42,7 +40,6 @@ logger = logging.getLogger(__name__)
 
 FEWEST = 2  # launches that are worth a region
 LARGEST = 1 << 20  # bytes of a variable that is updated together with others, some 50 microseconds
-LONGEST = 0.05  # fraction of a send's work by which more work may delay it
 
 _READS = frozenset(("Read", "ReadVariableOp", "StackPopV2", "TensorArrayReadV3", "TensorArrayGradV3"))
 """Ops that only read, or read what belongs to this step."""
@@ -50,7 +47,6 @@ _SMALL = SHAPE_OPS | {
     "AddV2", "BroadcastArgs", "BroadcastGradientArgs", "Greater", "Identity", "Less", "LogicalAnd", "NoOp", "Sub",
 }  # fmt: skip
 """Ops that mostly compute counters and shapes outside kernels: to run them earlier keeps no memory for longer."""
-_NOT_OPS = frozenset(("Fused", "Copy"))  # of calls that have no node of their own: they only compute
 
 
 def form_native_regions(program: Program, lone: bool = False) -> Program:
@@ -76,20 +72,17 @@ def _gathered(instructions: Iterable[Instruction], constants: Mapping[int, Any],
             window = window.close()
             window.out.append(step.with_parts(lambda part: _gathered(part, constants, lone)))
         elif not window.takes(step):
-            if window.steps:
-                window = window.close()
-                if window.takes(step):
-                    continue
-            window.out.append(step)
-    window.close()
-    return window.out
+            window = window.close()
+            if not window.takes(step):
+                window.out.append(step)
+    return window.close().out
 
 
 @dataclass(slots=True)
 class _Window:
     """A window of instructions that become a region of kernels, then the updates: each large one, then the small ones together.
 
-    Other calls that can run before the kernels move before them; calls and sends that can run after them move after them.
+    Other calls that can run before the kernels move before them; sends move behind them.
     """
 
     constants: Mapping[int, Any]
@@ -98,59 +91,47 @@ class _Window:
     steps: list[Call | Send] = field(default_factory=list)  # all, in their original order
     before: list[Call] = field(default_factory=list)
     kernels: list[Call] = field(default_factory=list)
-    behind: list[Call | Send] = field(default_factory=list)
+    sends: list[Send] = field(default_factory=list)
     updates: list[Call] = field(default_factory=list)
     made: set[int] = field(default_factory=set)  # slots that kernels write
-    later: set[int] = field(default_factory=set)  # slots that calls behind the kernels write
     updated: set[int] = field(default_factory=set)  # slots that updates write
     alone: dict[Call, FusedKernel | None] = field(default_factory=dict)  # kernels of calls of single nodes
     known: set[int] = field(default_factory=set)  # slots whose values follow from shapes alone
-    sends: bool = False  # whether there is a send behind the kernels, for which another task may wait
-    work: float = 0.0  # of the kernels before the first send, as far as sizes are known
-    put_off: float = 0.0  # of the kernels after it, which delay it
 
     def takes(self, step: Instruction) -> bool:
         """Take an instruction into the window, if that is possible."""
         if type(step) is Send:
             if not self.kernels or step.slot in self.updated or step.slot < 0 and self.updates:
                 return False
-            self.sends = True
-            self.behind.append(step)
-        elif type(step) is not Call or self.updated and self.updated.intersection(step.inputs):
+            self.sends.append(step)
+        elif type(step) is not Call or self.updated.intersection(step.inputs):
             return False
-        elif _dense_update(step) is not None:
+        elif _update_bytes(step) is not None:
             self.updates.append(step)
             self.updated.update(step.outputs)
-        elif not (self.later and self.later.intersection(step.inputs)) and self.can_record(step):
-            if self.updates and variables_of(step) or not self.has_time_for(step):
+        elif (launches := self.launches(step)) is not None:
+            if self.updates and variables_of(step) or self.sends and launches:
                 return False
             self.kernels.append(step)
             self.made.update(step.outputs)
         elif (self.kernels or self.updates) and self.can_be_first(step):
             self.before.append(step)
-        elif self.kernels and _only_computes(step) and not is_launching(step):  # a kernel may begin the next region
-            self.behind.append(step)
-            self.later.update(step.outputs)
         else:
             return False
         self.steps.append(step)
         return True
 
-    def can_record(self, call: Call) -> bool:
-        """Whether a plan can have this call. Outputs that follow from shapes are added to `known`."""
-        op, is_native = call.op, is_launching(call)
-        may_be_known = op in SHAPE_OPS or op in OF_KNOWN and self.are_known(call)
-        if may_be_known and (op in SHAPE_OPS or (_copies(call) if is_native else not self.gets_kernel(call))):
+    def launches(self, call: Call) -> bool | None:
+        """Whether a call launches a kernel in a region; None: a plan cannot have it. Outputs that follow from shapes join `known`."""
+        has_kernel = _is_launching(call) or self.gets_kernel(call)
+        if call.op in SHAPE_OPS or call.op in OF_KNOWN and (not has_kernel or _copies(call)) and self.are_known(call):
             self.known.update(call.outputs)
-            return True
-        return is_native or self.gets_kernel(call) or op in VIEWS
+            return False
+        return has_kernel or (False if call.op in VIEWS else None)
 
     def are_known(self, call: Call) -> bool:
-        """Whether the values of all inputs of a call are known. A plain loop: it runs for each of 100,000 additions."""
-        for i in call.inputs:  # noqa: SIM110
-            if i not in self.known and i not in self.constants:
-                return False
-        return True
+        """Whether the values of all inputs of a call are known."""
+        return all(i in self.known or i in self.constants for i in call.inputs)
 
     def gets_kernel(self, call: Call) -> bool:
         """Whether a call of a single node has a kernel inside a region."""
@@ -160,40 +141,25 @@ class _Window:
             self.alone[call] = alone(call.work.nodes[0])
         return self.alone[call] is not None
 
-    def has_time_for(self, kernel: Call) -> bool:
-        """Whether one more kernel may run before the window's sends: it delays them little compared with the work before them."""
-        work = 0.0
-        if self.gets_kernel(kernel) or is_launching(kernel) and not _copies(kernel):
-            work = _cost_of(kernel)
-        if not self.sends:
-            self.work += work
-            return True
-        self.put_off += work
-        return self.put_off <= LONGEST * self.work
-
     def can_be_first(self, call: Call) -> bool:
         """Whether a call may run before those of the window."""
-        if self.made.intersection(call.inputs) or self.later.intersection(call.inputs):
-            return False
         looks = call.op in _READS or bool(variables_of(call))
-        return call.op in HANDLES or call.op in _SMALL or looks and not self.updates
+        may_move = call.op in HANDLES or call.op in _SMALL or looks and not self.updates
+        return may_move and not self.made.intersection(call.inputs)
 
     def close(self) -> _Window:
         """Append the window's instructions to `out`; returns an empty window, the next one."""
-        launching = sum(is_launching(c) for c in self.kernels if not self.known.issuperset(c.outputs))
+        launching = sum(_is_launching(c) for c in self.kernels if not self.known.issuperset(c.outputs))
         if launching < FEWEST and len(self.updates) < FEWEST:
             self.out += self.steps
         else:
-            large = [c for c in self.updates if is_large_update(c)]
-            small = [c for c in self.updates if not is_large_update(c)]
-            order = [*self.before, *self.kernels, *self.behind, *large, *small]
+            large = [c for c in self.updates if (_update_bytes(c) or 0) > LARGEST]
+            small = [c for c in self.updates if c not in large]
+            order = [*self.before, *self.kernels, *self.sends, *large, *small]
             if order != self.steps:
                 _let_go(order)
-            self.out += self.before
-            self.out += self.joined(self.kernels, launching, "kernels")
-            self.out += self.behind
-            self.out += large
-            self.out += self.joined(small, len(small), "updates")
+            kernels = self.joined(self.kernels, launching, "kernels")
+            self.out += [*self.before, *kernels, *self.sends, *large, *self.joined(small, len(small), "updates")]
         return _Window(self.constants, self.lone, self.out, alone=self.alone)
 
     def joined(self, calls: Sequence[Call], launching: int, what: str) -> Sequence[Call]:
@@ -217,7 +183,7 @@ class _Window:
 # --- what calls are ----------------------------------------------------------------------------------------------------
 
 
-def is_launching(call: Call) -> bool:
+def _is_launching(call: Call) -> bool:
     """Whether a call launches a kernel that plans can have, as far as can be known without shapes."""
     return isinstance(call.work, Work) and is_native(call.work)
 
@@ -232,25 +198,14 @@ def variables_of(call: Call) -> list[int]:
     return [i for i, t in enumerate(fused.inputs) if t.dtype is resource] if isinstance(fused, FusedKernel) else []
 
 
-def _cost_of(call: Call) -> float:
-    """Arithmetic operations and bytes of a kernel, an unknown size counting as 1."""
-    nodes = call.work.nodes if isinstance(call.work, Work) else ()
-    return sum((cost.flops + cost.bytes for cost in (n.opdef.cost_of(n) for n in nodes)), 0.0)
-
-
-def _dense_update(call: Call) -> tuple[LoopNest, int, int] | None:
-    """The update of a variable that a call is, as `dense_update` gives it; None: it is none that plans can have."""
+def _update_bytes(call: Call) -> int | None:
+    """Bytes of the variable that a call updates, where an unknown number of elements counts as one; None: it is no update for plans."""
     work = call.work
-    return dense_update(work.nodes[0]) if isinstance(work, Work) and work.family == "updates" else None
-
-
-def is_large_update(call: Call) -> bool:
-    """Whether an update stays a call of its own; an unknown number of elements counts as one."""
-    found = _dense_update(call)
-    if found is None or not isinstance(call.work, Work):
-        return False
-    array = call.work.nodes[0].inputs[found[2]]
-    return found[1] * (element_count(array.dims) or 1) * array.dtype.size > LARGEST
+    found = dense_update(work.nodes[0]) if isinstance(work, Work) and work.family == "updates" else None
+    if found is None or not isinstance(work, Work):
+        return None
+    array = work.nodes[0].inputs[found[2]]
+    return found[1] * (element_count(array.dims) or 1) * array.dtype.size
 
 
 def alone(node: Node) -> FusedKernel | None:
@@ -262,17 +217,6 @@ def alone(node: Node) -> FusedKernel | None:
         return None
     kernels = fuse(PartitionGraph("", (node,), (), ((output.name, output),)), small=True, lone=True).kernels
     return kernels[0] if kernels else None
-
-
-def _only_computes(call: Call) -> bool:
-    """Whether a call is pure: it computes values from values."""
-    if call.op in _NOT_OPS:
-        return not variables_of(call)
-    try:
-        found = opdef(call.op)
-    except KeyError:
-        return False
-    return not (found.is_stateful or found.is_blocking or found.ref_inputs)
 
 
 def _let_go(order: Sequence[Call | Send]) -> None:

@@ -42,33 +42,31 @@ class NativeRegion:
         region: the calls, with their kernels. at_once: compile what a plan needs and wait for it.
 
     Attributes:
-        calls: the calls that it runs. replays: how many runs used a plan.
+        replays: how many runs used a plan.
     """
 
     def __init__(self, region: Region, at_once: bool = False) -> None:
         self.region = region
-        self.calls = region.calls
         self.replays = 0
         self._at_once = at_once
-        self._plans = PlanCache(self.record_into, f"a region up to {self.calls[-1].node}", ONE_BY_ONE, MOST_MEMORY)
-        kernels: list[tuple[Call, Any]] = [(c, c.kernel) for c in self.calls]
+        self._plans = PlanCache(self.record_into, f"a region up to {region.calls[-1].node}", ONE_BY_ONE, MOST_MEMORY)
+        kernels: list[tuple[Call, Any]] = [(c, c.kernel) for c in region.calls]
         self._cold: list[TieredKernel] = [k for _, k in kernels if isinstance(k, TieredKernel)]
-        updates = [(c, k.places) for c, k in kernels if isinstance(k, UpdateKernel)]
-        recordable = [(c, k) for c, k in kernels if isinstance(k, RecordableKernel)]
         for _, kernel in kernels:
             if isinstance(kernel, ProductKernel):
                 kernel.enter_region()
-        changed = [i for c, places in updates for i in c.inputs[:places]]
-        looked_up = {c.inputs[i] for c, kernel in recordable for i in kernel.variables}
         at = {slot: i for i, slot in enumerate(region.given)}
-        self._changed = tuple([at[i] for i in dict.fromkeys(changed)])
-        self._are_distinct = len(changed) == len(self._changed)
-        self._read = tuple([i for i, slot in enumerate(region.given) if slot in looked_up])
+        updates = [(c, k.places) for c, k in kernels if isinstance(k, UpdateKernel)]
+        looked_up = {c.inputs[i] for c, k in kernels if isinstance(k, RecordableKernel) for i in k.variables}
+        self._changed = [at[i] for c, places in updates for i in c.inputs[:places]]
+        self._read = [i for slot, i in at.items() if slot in looked_up]
         updated = {o: at[c.inputs[0]] for c, _ in updates for o in c.outputs}
-        self._results = tuple([updated.get(o, -1) for o in region.outputs])  # variables; -1: what plans give
+        self._results = [updated.get(o, -1) for o in region.outputs]  # variables; -1: what plans give
 
     def __call__(self, *inputs: Any) -> Any:
-        outputs = None if self._cold and not self._is_warm() else self.by_plan(inputs)
+        if self._cold:
+            self._cold = [k for k in self._cold if k.function is None]
+        outputs = None if self._cold else self.by_plan(inputs)
         if outputs is not None:
             self.replays += 1
             return one_or_all(outputs)
@@ -86,20 +84,15 @@ class NativeRegion:
         return self._plans.arenas
 
     def send(self, outputs: Collection[int]) -> None:
-        """As `PlannedKernel.send`. A region that makes values gives no variables."""
+        """As `PlannedKernel.send`."""
         self._plans.sent = outputs
 
     def record_into(self, planner: Planner, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Record all calls into a plan, in which variables are their values; gives what leaves, without the variables."""
-        region = self.region
-        values = {**region.constants, **dict(zip(region.given, inputs, strict=True))}
-        for call in self.calls:
-            taken = [values[i] for i in call.inputs]
-            if isinstance(call.kernel, UpdateKernel):
-                call.kernel.record_into(planner, taken)
-            else:
-                values.update(zip(call.outputs, record(planner, call, taken), strict=True))
-        return [values[o] for o, at in zip(region.outputs, self._results, strict=True) if at < 0]
+        """Record all calls into a plan, in which variables are their values; gives what leaves."""
+        values = {**self.region.constants, **dict(zip(self.region.given, inputs, strict=True))}
+        for call in self.region.calls:
+            values.update(zip(call.outputs, record(planner, call, [values[i] for i in call.inputs]), strict=True))
+        return [values[o] for o in self.region.outputs]
 
     def by_plan(self, inputs: tuple[Any, ...]) -> list[Any] | None:
         """Run by a plan; None: there is none that fits, or a kernel has failed, without a visible effect."""
@@ -109,18 +102,15 @@ class NativeRegion:
         if not self._changed:
             return self._plans.run(tuple(arrays), self._at_once)
         states: list[VariableState] = [inputs[i] for i in self._changed]
-        if not self._are_distinct or len(set(states)) < len(states) or not all(s.is_initialized for s in states):
+        if len(set(states)) < len(states) or not all(s.is_initialized for s in states):
             return None
         with changing(states) as values:
             for i, value in zip(self._changed, values, strict=True):
                 arrays[i] = value
             made = self._plans.run(tuple(arrays), self._at_once)
-        left = iter(made or ())
-        return None if made is None else [inputs[at] if at >= 0 else next(left) for at in self._results]
-
-    def _is_warm(self) -> bool:
-        self._cold = [k for k in self._cold if k.function is None]
-        return not self._cold
+        if made is None:
+            return None
+        return [x if at < 0 else inputs[at] for at, x in zip(self._results, made, strict=True)]
 
 
 # --- before anything runs --------------------------------------------------------------------------------------------
@@ -150,11 +140,9 @@ def _sizes(tensor: Tensor | None) -> tuple[tuple[int, ...], np.dtype[Any]] | Non
     if tensor is None:
         return None
     dims, dtype = tensor.dims, tensor.dtype.base
-    if dtype is resource:
-        if tensor.op.type != "VarHandleOp":
-            return None
+    if tensor.op.type == "VarHandleOp":
         dims, dtype = tensor.op.attrs["shape"], tensor.op.attrs["dtype"]
-    if dims is None or any(d is None for d in dims):
+    if dims is None or None in dims or dtype is resource:
         return None
     return tuple(int(d or 0) for d in dims), dtype.np
 
@@ -187,31 +175,30 @@ def record(planner: Planner, call: Call, inputs: Sequence[Any]) -> Sequence[Any]
     kernel = call.kernel if isinstance(call.kernel, RecordableKernel) else None
     may_be_known = call.op in OF_KNOWN and isinstance(kernel, JoinKernel | None)
     if call.op in SHAPE_OPS or may_be_known and all(map(planner.is_known, inputs)):
-        return _small(_made(call, inputs))
-    return _record_view(planner, call, inputs) if kernel is None else kernel.record_into(planner, inputs)
+        return _known(call, inputs)
+    if kernel is not None:
+        return kernel.record_into(planner, inputs)
+    which = VIEWS[call.op]
+    values = [x if i == which else planner.known(x) for i, x in enumerate(inputs)]
+    if planner.is_known(values[which]):
+        return _known(call, values)
+    for _ in range(2):
+        shown = _outputs(call, values)
+        if all(planner.memory_of(x) is not None for x in shown):
+            return shown
+        values[which] = planner.ordered(values[which])  # these strides allow no view: copy to contiguous memory first
+    raise NotPlannableError(f"{call.op} copies")
 
 
-def _made(call: Call, arrays: Sequence[Any]) -> Sequence[Any]:
+def _outputs(call: Call, arrays: Sequence[Any]) -> Sequence[Any]:
     """The outputs of the reference."""
     result = call.kernel(*arrays)
     return (result,) if len(call.outputs) == 1 else result
 
 
-def _small(values: Sequence[Any]) -> Sequence[Any]:
-    """Values that follow from shapes, which are kept with the plan."""
+def _known(call: Call, arrays: Sequence[Any]) -> Sequence[Any]:
+    """The same where they follow from shapes, and are kept with the plan."""
+    values = _outputs(call, arrays)
     if any(x.nbytes > KNOWN for x in values):
         raise NotPlannableError("a value that follows from shapes is large")
     return values
-
-
-def _record_view(planner: Planner, call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
-    which = VIEWS[call.op]
-    values = [x if i == which else planner.known(x) for i, x in enumerate(inputs)]
-    if planner.is_known(values[which]):
-        return _small(_made(call, values))
-    for _ in range(2):
-        shown = _made(call, values)
-        if all(planner.memory_of(x) is not None for x in shown):
-            return shown
-        values[which] = planner.ordered(values[which])  # these strides allow no view: copy to contiguous memory first
-    raise NotPlannableError(f"{call.op} copies")

@@ -56,18 +56,6 @@ def test_a_send_that_nothing_is_waited_for_with_is_not_put_off() -> None:
     assert [getattr(i, "op", "send") for i in out] == ["Region of 2 kernels", "send", "Region of 2 kernels"]
 
 
-@pytest.mark.parametrize(("before", "together"), [(30, True), (10, False)])
-def test_what_takes_next_to_no_time_is_done_before_a_tensor_is_sent(before: int, together: bool) -> None:
-    joint = kernels()["Joint"][0]
-    steps: list[Any] = [call(joint, "Fused", [i, i + 1], [i + 2]) for i in range(before)]
-    steps += [Send(1, before + 1, "/cpu:1", ()), call(joint, "Fused", [before, before + 1], [before + 2])]
-    out = form_native_regions(Program("/cpu:0", tuple(steps), (None,) * (before + 3), (), ())).instructions
-    kinds = [getattr(i, "op", "send") for i in out]
-    assert kinds == (
-        [f"Region of {before + 1} kernels", "send"] if together else [f"Region of {before} kernels", "send", "Fused"]
-    )
-
-
 def test_an_error_in_the_middle_names_the_node_and_its_line() -> None:
     with dt.Graph().as_default():
         labels, logits = dt.placeholder(dt.int64, [None]), dt.placeholder(dt.float32, [None, 4])
@@ -180,7 +168,7 @@ def test_large_updates_stay_calls_behind_the_kernels() -> None:
         form_native_regions(Program("/cpu:0", steps, slots, (), ())), NumbaBackend(compile_first=True), no_context
     ).instructions
     runs = [i for i in out if isinstance(i, Call) and isinstance(i.kernel, NativeRegion)]
-    assert [len(r.kernel.calls) for r in runs] == [2, 2]
+    assert [len(r.kernel.region.calls) for r in runs] == [2, 2]
     assert list(out) == [runs[0], calls[0], calls[2], runs[1]]
     rng = np.random.default_rng(0)
     for run in runs[1:]:
@@ -244,7 +232,9 @@ def test_a_step_of_a_recurrent_network_is_one_call_and_keeps_its_bits(monkeypatc
                     same(session.run(fetches, {x: fed}), first)
     bodies = [step.body for p in programs for step in p.instructions if isinstance(step, Loop)]
     found = [i.kernel for body in bodies for i in body if isinstance(i, Call) and isinstance(i.kernel, NativeRegion)]
-    assert [sorted({c.op for c in f.calls} & {"MatMul", "BiasAdd", "Split", "SplitV", "ConcatV2"}) for f in found] == [
+    assert [
+        sorted({c.op for c in f.region.calls} & {"MatMul", "BiasAdd", "Split", "SplitV", "ConcatV2"}) for f in found
+    ] == [
         ["BiasAdd", "ConcatV2", "MatMul", "Split"],
         ["ConcatV2", "MatMul", "SplitV"],
     ]
