@@ -22,6 +22,7 @@ from ..emit.instantiate import text_of
 from ..jit import Function
 from ..native.planner import Planner
 from ..schedule import product_schedule
+from ..work_ranges import LINE
 from .node import NodeKernel
 
 Jumps: TypeAlias = "tuple[int, ...]"
@@ -48,7 +49,10 @@ def contract(
     w_stack: Jumps = (0, 0, 0),
     by_filter: bool = False,
 ) -> None:
-    """Record a contraction of vectors: `contraction_source.contract` tells the arguments. `by_filter`: it is a gradient by the filter."""
+    """Record a contraction of vectors: `contraction_source.contract` tells the arguments. `by_filter`: it is a gradient by the filter.
+
+    Each of its threads is a part of the launch, with a line of counters, and takes units of work until none is left.
+    """
     matrices, is_packed = math.prod(counts), x_jumps[3] != 1
     schedule = product_schedule(
         image, result, sums, window, x.itemsize, threads, matrices, is_packed=is_packed, by_filter=by_filter
@@ -57,7 +61,10 @@ def contract(
     room = planner.empty((schedule.threads * schedule.scratch,), x.dtype)
     jumps, stacks = (x_jumps, w_jumps, y_jumps), (counts, x_stack, w_stack)
     numbers = (image, result, sums, schedule.held, window, *jumps, schedule.box, *stacks)
-    planner.share_units(function, (x, w, y, room), numbers, schedule.units, schedule.threads)
+    own = max(1, min(schedule.threads, schedule.units))
+    counters = planner.empty((own * LINE,), np.dtype(np.int64))
+    planner.clear(counters)
+    planner.share(function, (x, w, y, room, counters, schedule.units, *numbers), own, own, own)
 
 
 class ProductKernel(NodeKernel):

@@ -30,7 +30,6 @@ from ...ir.schedule import CpuProductSchedule
 from ...memory.plan import Piece, places
 from ..emit.instantiate import text_of
 from ..jit import compiled
-from ..work_ranges import LINE
 from . import table as launches
 
 KNOWN = 1 << 12  # bytes of what is known while a plan is made: shapes, and what is computed of them
@@ -195,19 +194,6 @@ class Planner:
     def share(self, function: Any, arguments: Sequence[Any], length: int, parts: int, threads: int) -> None:
         """Have a compiled `function(*arguments, lo, hi)` called for all parts of `0..length`, on up to `threads` threads."""
         self._record(function, [*launches.words(arguments, self._at), 0, length], min(threads, parts), parts)
-
-    def share_units(
-        self, function: Any, arrays: Sequence[Array], numbers: Sequence[Any], units: int, threads: int
-    ) -> None:
-        """Have a compiled `function(*arrays, counters, units, *numbers, thread, end)` called on up to `threads` threads.
-
-        Each call takes units until none is left, and keeps what it has packed from one unit to the next. `counters` has a line for
-        each thread. Alone, a thread does all units, as thread 0.
-        """
-        threads = max(1, min(threads, units))
-        counters = self.empty((threads * LINE,), np.dtype(np.int64))
-        self.clear(counters)
-        self.share(function, (*arrays, counters, units, *numbers), threads, threads, threads)
 
     def clear(self, x: Array) -> None:
         """Fill a tensor with zeros."""

@@ -231,10 +231,9 @@ class PlanCache:
 
     def _plan(self, arrays: tuple[Any, ...], at_once: bool) -> NativePlan | None:
         """A plan for arrays like these; None: something has to be compiled first."""
-        if not at_once and not launches.is_ready():
-            return None
         planner = Planner()
         try:
+            planner.compiled(launches.loops_text())
             inputs = [planner.given(i, _placeholder(x)) for i, x in enumerate(arrays)]
             return NativePlan(planner, self._record(planner, inputs), self.sent, self._largest)
         except NotCompiledError as e:

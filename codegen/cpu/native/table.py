@@ -28,7 +28,7 @@ import numpy as np
 
 from ....graph.core.dtypes import Array
 from ..emit.instantiate import text_with
-from ..jit import compile_now, in_background
+from ..jit import compile_now
 from ..work_ranges import LINE
 
 THREADS, PARTS, HEAD = 3, 4, 5  # words of a record: see above; HEAD: where its arguments begin
@@ -97,22 +97,16 @@ _LOOPS = ("begin", "run", "serve", "assist")
 
 
 @cache
-def loops() -> dict[str, Callable[..., Any]]:
-    """The compiled loops of `launch_source`, by name."""
-    functions: Any = compile_now(text_with("native/launch_source", _LOOPS))
-    return dict(zip(_LOOPS, functions, strict=True))
+def loops_text() -> str:
+    """The source text of the loops of `launch_source`."""
+    return text_with("native/launch_source", _LOOPS)
 
 
 @cache
-def _loops_soon() -> None:
-    in_background(loops)
-
-
-def is_ready() -> bool:
-    """Whether the loops are compiled. If not, they will be soon, in the background."""
-    if not loops.cache_info().currsize:
-        _loops_soon()
-    return loops.cache_info().currsize > 0
+def loops() -> dict[str, Callable[..., Any]]:
+    """The compiled loops of `launch_source`, by name."""
+    functions: Any = compile_now(loops_text())
+    return dict(zip(_LOOPS, functions, strict=True))
 
 
 def binding(arrays: Sequence[Array], others: int, patches: Sequence[tuple[int, int, int]]) -> Array:

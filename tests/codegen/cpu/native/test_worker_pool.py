@@ -13,7 +13,7 @@ import dovetail as dt
 from dovetail.codegen import options
 from dovetail.codegen.cpu.jit import compile_now
 from dovetail.codegen.cpu.native import table as launches, worker_pool
-from dovetail.codegen.cpu.native.worker_pool import WorkerPool, most_threads, pool, run, share
+from dovetail.codegen.cpu.native.worker_pool import WorkerPool, pool, run, share
 from dovetail.codegen.cpu.work_ranges import LINE
 
 PATIENT = 60.0  # seconds for what ends with an event
@@ -83,7 +83,7 @@ def test_each_part_is_done_once_in_many_launches_on_end() -> None:
         assert (numbers == done).all()  # all of it, as soon as the table is done
 
 
-@pytest.mark.parametrize("threads", range(2, most_threads() + 1))
+@pytest.mark.parametrize("threads", [2, 3])
 def test_each_unit_is_done_once_in_many_launches_on_end(threads: int) -> None:
     numbers, counters = np.zeros(64, np.int64), np.zeros(LINE, np.int64)
     table = _units(numbers, counters, 64, threads)
@@ -187,7 +187,7 @@ def test_helpers_leave_the_core_of_the_caller(monkeypatch: pytest.MonkeyPatch) -
     helpers._allowed, core = {3, 5, 8}, 5
     helpers._core_of = lambda: core
     helpers._leave_core_of_caller()
-    assert places == {t.native_id: {3, 8} for t in helpers._threads}
+    assert places == {t.native_id: {3, 8} for t in helpers._helpers}
     places.clear()
     helpers._leave_core_of_caller()
     assert not places  # they are there already
