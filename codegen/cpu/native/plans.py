@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,29 +32,6 @@ _REFUSED = -1
 
 Key: TypeAlias = tuple[tuple[tuple[int, ...], tuple[int, ...] | None, np.dtype[Any]], ...]
 Record: TypeAlias = Callable[[Planner, Sequence[Any]], Sequence[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """Which of a run's arrays an output is, or of which it is a view (offset in bytes, shape, strides); or its value is known."""
-
-    source: int = -1
-    view: tuple[int, tuple[int, ...], tuple[int, ...]] | None = None
-    known: Any = None
-
-    def take(self, arrays: Sequence[Array]) -> Any:
-        """The output, given the arrays of a run."""
-        if self.source < 0:
-            return self.known.copy() if isinstance(self.known, np.ndarray) else self.known
-        x = arrays[self.source]
-        if self.view is None:
-            return x
-        offset, shape, strides = self.view
-        flat = x.reshape(-1) if x.flags.c_contiguous else as_strided(x, (x.size,), (x.itemsize,))
-        out: Array = np.ndarray(shape, x.dtype, flat, offset, strides)
-        if 0 in strides:
-            out.flags.writeable = False
-        return out
 
 
 class NativePlan:
@@ -89,8 +66,7 @@ class NativePlan:
         self._binding = launches.binding([m.array for m in given], len(leaving) + 1, patches)
         self._made = [(m.array.shape, m.array.dtype, m.array.nbytes >= LARGE, m.is_sent) for m in leaving]
         self._arena = (max(1, self.arena_bytes),), np.dtype(np.uint8), self.arena_bytes >= LARGE, False
-        self._outputs = [_output(x, planner.memory_of(x), where) for x in outputs]
-        self._is_plain = self._outputs == [Output(i) for i in range(len(given), len(arrays))]
+        self._outputs = [_taker(x, planner.memory_of(x), where) for x in outputs]
         self._looked_at = [(i, value.tobytes()) for i, value in planner.looked_at.items()]
         self._threads = planner.threads
         self._begin = launches.loops()["begin"]
@@ -120,7 +96,7 @@ class NativePlan:
         for x, (_, _, is_large, is_sent) in zip(made, self._made, strict=True):
             if is_sent and is_large and is_shared(x):
                 x.flags.writeable = False
-        return made if self._is_plain else [o.take(arrays) for o in self._outputs]
+        return [take(arrays) for take in self._outputs]
 
 
 def _memory(shape: tuple[int, ...], dtype: np.dtype[Any], is_large: bool, is_sent: bool) -> Array:
@@ -130,16 +106,26 @@ def _memory(shape: tuple[int, ...], dtype: np.dtype[Any], is_large: bool, is_sen
     return buffers.empty(shape, dtype) if shared is None else shared
 
 
-def _output(x: Any, memory: Memory | None, where: dict[int, tuple[int, int]]) -> Output:
-    """What an output in this memory is; `where`: the numbers of the memories."""
+def _taker(x: Any, memory: Memory | None, where: dict[int, tuple[int, int]]) -> Callable[[Sequence[Array]], Any]:
+    """How an output in this memory is taken from the arrays of a run: as one of them, or a view; `where`: the numbers of the memories."""
     if memory is None or memory.kind == "fixed":
-        return Output(known=x)
+        return lambda _: x.copy() if isinstance(x, np.ndarray) else x
     source, whole = where[id(memory)][0], memory.array
     # Strides of axes of one element do not matter.
     is_ordered = x.flags.c_contiguous and whole.flags.c_contiguous
     if x.shape == whole.shape and (x.strides == whole.strides or is_ordered):
-        return Output(source)
-    return Output(source, (launches.begin_of(x) - memory.begin, x.shape, x.strides))
+        return itemgetter(source)
+    offset, shape, strides = launches.begin_of(x) - memory.begin, x.shape, x.strides
+
+    def view(arrays: Sequence[Array]) -> Array:
+        y = arrays[source]
+        flat = y.reshape(-1) if y.flags.c_contiguous else as_strided(y, (y.size,), (y.itemsize,))
+        out: Array = np.ndarray(shape, y.dtype, flat, offset, strides)
+        if 0 in strides:
+            out.flags.writeable = False
+        return out
+
+    return view
 
 
 class PlanCache:

@@ -1,16 +1,8 @@
 """Region formation: runs of a program's launches on a CPU become one call of compiled code.
 
-A small kernel takes a few microseconds, and Python between two kernels takes as long again or longer: it looks up the shapes of the
-inputs, allocates the results, and Numba inspects each argument. So consecutive calls that are kernels, views, or small
-computations on shapes form a native region (`region`), which runs by a plan from the third run with the same shapes on:
-
-    allocate what leaves the region,    one call, which runs all launches from a table (`native.table`)
-
-The bits are those of the calls one by one. A number that is out of range ends a run before any effect of it can be seen; the calls then
-run one by one, which raises the error and says where. Shapes that no plan can be made for, and traced steps, run one by one.
-
-No visible effect is reordered. Reads of variables, and other calls that may run earlier, go before a region. Sends go after it if no
-launch follows them that would delay them.
+Consecutive calls that are kernels, views, or small computations on shapes form a native region (`region`). docs/concepts/kernels-cpu.md
+says why. No visible effect is reordered: reads of variables, and other calls that may run earlier, go before a region, and sends go after
+it if no launch follows them that would delay them.
 """
 
 from __future__ import annotations

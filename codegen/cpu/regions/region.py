@@ -1,11 +1,11 @@
 """Native regions: runs of calls that become one call of compiled code once there is a plan for their shapes.
 
 A region first runs its calls one by one, while their kernels are compiled. When the same shapes occur for the third time, it makes a
-plan for them (`native.plans`), and from then on runs the plan. It has kernels and what is between them (views, shapes, copies), or
-updates of several variables, such as those of a parameter server for coalesced gradients. It locks all variables that it updates at
-once, in the global lock order. The update of a large variable is in no region, so that readers of small ones do not wait for it.
+plan for them (`native.plans`), and from then on runs the plan, with the same bits. A number that is out of range ends a run before any
+effect of it can be seen; the calls then run one by one, which raises the error and says where. So do shapes that no plan can be made for.
 
-The memory that a region will need follows from sizes alone (`arena_of`), before anything is compiled or run.
+A region of updates locks all their variables at once, in the global lock order. The update of a large variable is in no region, so that
+readers of small ones do not wait for it.
 """
 
 from __future__ import annotations
