@@ -109,7 +109,7 @@ class Planner:
         return self._placed(stand_in(tuple(shape), dtype), "made")
 
     def _placed(self, array: Array, kind: str, number: int = -1) -> Array:
-        if array.dtype.hasobject or not is_dense(array):
+        if array.dtype.hasobject or not array.flags.c_contiguous:
             raise NotPlannableError("an array that kernels do not take")
         self.memories.append(Memory(launches.begin_of(array), array, kind, number))
         if array.size:
@@ -196,11 +196,8 @@ class Planner:
         self._record(function, [*launches.words(arguments, self._at), 0, length], min(threads, parts), parts)
 
     def clear(self, x: Array) -> None:
-        """Fill a tensor with zeros."""
-        if x.flags.c_contiguous:
-            self._record(None, [launches.FILL, self._at(x), 0, x.nbytes, 0, 0])
-        else:
-            self.copy(np.broadcast_to(self.in_memory(np.zeros(1, x.dtype)), x.shape), x)
+        """Fill a contiguous tensor with zeros."""
+        self._record(None, [launches.FILL, self._at(x), 0, x.nbytes, 0, 0])
 
     def check(self, x: Array, limit: int, least: int = 0) -> None:
         """Fail the run unless all numbers of a contiguous tensor are at least `least`, and below a limit."""
@@ -250,23 +247,11 @@ class Planner:
         return leaving, staying, offsets, size
 
 
-def stand_in(shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...] | None = None) -> Array:
-    """A placeholder, which is never filled: a large one has addresses, but no memory. `strides`: of a dense array in another order."""
+def stand_in(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """A placeholder, which is never filled: a large one has addresses, but no memory."""
     size = math.prod(shape) * dtype.itemsize
     memory: Any = np.empty(size, np.uint8) if size < LARGE else mmap(-1, size)
-    return np.ndarray(shape, dtype, memory, 0, strides)
-
-
-def is_dense(x: Array) -> bool:
-    """Whether an array fills its memory, with its axes in any order."""
-    if x.flags.c_contiguous:
-        return True
-    expected = x.itemsize
-    for stride, size in sorted((s, n) for n, s in zip(x.shape, x.strides, strict=True) if n != 1):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
+    return np.ndarray(shape, dtype, memory)
 
 
 def copy_source(itemsize: int) -> str:

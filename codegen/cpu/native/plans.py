@@ -14,14 +14,13 @@ from operator import itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from ....graph.core.dtypes import Array
 from ....graph.resources.buffer_pool import LARGE, buffers
 from ....graph.resources.shared_storage import is_shared, to_send
 from ..jit import compile_now, compile_soon
 from . import table as launches
-from .planner import KNOWN, Address, Memory, NotCompiledError, NotPlannableError, Planner, is_dense, stand_in
+from .planner import KNOWN, Address, Memory, NotCompiledError, NotPlannableError, Planner, stand_in
 from .worker_pool import run
 
 logger = logging.getLogger(__name__)
@@ -30,7 +29,7 @@ MOST_PLANS = 64  # of a kernel or region, for as many sets of shapes; with more 
 MOST_MET = 256  # sets of shapes that are counted; a program of ever new ones starts over
 _REFUSED = -1
 
-Key: TypeAlias = tuple[tuple[tuple[int, ...], tuple[int, ...] | None, np.dtype[Any]], ...]
+Key: TypeAlias = tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
 Record: TypeAlias = Callable[[Planner, Sequence[Any]], Sequence[Any]]
 
 
@@ -110,17 +109,13 @@ def _taker(x: Any, memory: Memory | None, where: dict[int, tuple[int, int]]) -> 
     """How an output in this memory is taken from the arrays of a run: as one of them, or a view; `where`: the numbers of the memories."""
     if memory is None or memory.kind == "fixed":
         return lambda _: x.copy() if isinstance(x, np.ndarray) else x
-    source, whole = where[id(memory)][0], memory.array
-    # Strides of axes of one element do not matter.
-    is_ordered = x.flags.c_contiguous and whole.flags.c_contiguous
-    if x.shape == whole.shape and (x.strides == whole.strides or is_ordered):
+    source = where[id(memory)][0]
+    if x.shape == memory.array.shape and x.flags.c_contiguous:
         return itemgetter(source)
     offset, shape, strides = launches.begin_of(x) - memory.begin, x.shape, x.strides
 
     def view(arrays: Sequence[Array]) -> Array:
-        y = arrays[source]
-        flat = y.reshape(-1) if y.flags.c_contiguous else as_strided(y, (y.size,), (y.itemsize,))
-        out: Array = np.ndarray(shape, y.dtype, flat, offset, strides)
+        out: Array = np.ndarray(shape, x.dtype, arrays[source], offset, strides)
         if 0 in strides:
             out.flags.writeable = False
         return out
@@ -185,7 +180,7 @@ class PlanCache:
 
     def _plan_for(self, arrays: tuple[Any, ...], at_once: bool) -> NativePlan | None:
         """The plan for arrays and their values, if there is one or if it is time to make one."""
-        key = tuple([(x.shape, None if x.flags.c_contiguous else x.strides, x.dtype) for x in arrays])
+        key = tuple([(x.shape, x.dtype) for x in arrays])
         for plan in self._plans.get(key, ()):
             if plan.knows(arrays):
                 return plan
@@ -231,13 +226,13 @@ class PlanCache:
 
 
 def _in_order(x: Any) -> Any:
-    """An array as plans take it: an array proper that fills its memory."""
-    return x if type(x) is np.ndarray and is_dense(x) else np.asarray(x, order="C")
+    """An array as plans take it: an array proper, and contiguous."""
+    return x if type(x) is np.ndarray and x.flags.c_contiguous else np.asarray(x, order="C")
 
 
 def _placeholder(x: Array) -> Array:
     """An array like another one, in memory of its own; of a large one, without its content."""
-    out = stand_in(x.shape, x.dtype, None if x.flags.c_contiguous else x.strides)
+    out = stand_in(x.shape, x.dtype)
     if x.nbytes <= KNOWN:
         out[...] = x
     return out

@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.codegen.cpu.jit import compile_now
 from dovetail.codegen.cpu.native import table as launches
-from dovetail.codegen.cpu.native.planner import LEAST, Planner, copy_source, stand_in
+from dovetail.codegen.cpu.native.planner import LEAST, Planner, copy_source
 from dovetail.codegen.cpu.native.plans import NativePlan
 from dovetail.codegen.cpu.native.table import CHECK, COPY, FILL
 from dovetail.codegen.cpu.native.worker_pool import run
@@ -153,18 +153,3 @@ def test_a_plan_takes_arrays_of_its_types_only() -> None:
     assert np.array_equal(out, x)
     assert plan.run((x.view(np.float32),)) is None
     assert plan.run((x.tolist(),)) is None
-
-
-def test_a_dense_array_in_another_order_is_read_as_it_lies() -> None:
-    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
-    turned = x.transpose(2, 0, 1)
-    planner = Planner()
-    made = planner.empty(turned.shape, x.dtype)
-    given = planner.given(0, stand_in(turned.shape, x.dtype, turned.strides))
-    compile_now(copy_source(4))
-    planner.copy(given, made)
-    plan = NativePlan(planner, [made, given])
-    outputs = plan.run((turned,)) or ()
-    assert [np.array_equal(y, turned) for y in outputs] == [True, True]
-    assert outputs[1] is turned
-    assert plan.run((np.ascontiguousarray(turned),)) is None
