@@ -63,7 +63,7 @@ class NumbaBackend(NumpyBackend):
         """As `Backend.bind`. A compiled kernel starts on NumPy."""
         made = NativeRegion(work, self.compile_first) if isinstance(work, Region) else self._of_step(work, context_of)
         if sent and isinstance(made, (PlannedKernel, NativeRegion)):
-            made.send(sent)
+            made.plans.sent = sent
         return made
 
     def _of_step(self, work: BoundWork, context_of: ContextOf) -> Kernel:

@@ -8,7 +8,7 @@ for arrays of the same shapes: what it asks for becomes a plan, which then runs,
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -49,19 +49,18 @@ class PlannedKernel(TieredKernel, RecordableKernel):
 
     Args:
         text: the source text. reference: the reference, attributes bound.
+
+    Attributes:
+        plans: its plans.
     """
 
     def __init__(self, text: str, reference: Kernel) -> None:
         super().__init__(text, reference)
-        self._plans = PlanCache(self.record_into, "a kernel")
-
-    def send(self, outputs: Collection[int]) -> None:
-        """These of its outputs go to other tasks: write them into send buffers."""
-        self._plans.sent = outputs
+        self.plans = PlanCache(self.record_into, "a kernel")
 
     def by_plan(self, inputs: tuple[Any, ...]) -> Any:
         """The result as a kernel gives it; None if there is no plan for these inputs."""
-        outputs = self._plans.run(inputs, self.is_awaited)
+        outputs = self.plans.run(inputs, self.is_awaited)
         return None if outputs is None else one_or_all(outputs)
 
 

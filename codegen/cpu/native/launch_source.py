@@ -10,8 +10,8 @@
 A helper that comes late finds another order, and reads no record. The caller never waits for a helper that has not started.
 
 No wake-up is lost. A helper first counts itself as sleeping, and then checks the order once more; a caller first writes its order, and
-then reads how many helpers sleep. So at least one of them sees what the other has written. To wake a helper, a caller decrements the
-number of sleeping helpers, and then writes a byte to the pipe that these read. A byte too many only makes a helper check once in vain.
+then reads how many helpers sleep. So at least one of them sees what the other has written. To wake a helper, a thread decrements the
+number of sleeping helpers, and then writes a byte to the pipe that these read.
 """
 
 from numba import njit
@@ -55,6 +55,17 @@ def share(memory, is_caller):
             return
 
 
+@m.inner(f"void({_WORDS}, {_NUMBER})", error_model="numpy")
+def wake(memory, count):
+    """Wake up to that many helpers."""
+    while count > 0 and c.count_now(memory, t.SLEEPING) > 0:
+        if c.count_up(memory, t.SLEEPING, -1) <= 0:
+            c.count_up(memory, t.SLEEPING, 1)  # all are woken
+            return
+        c.write_bytes(memory[t.WRITE_END], c.address_of_element(memory, t.BYTE), 1)
+        count -= 1
+
+
 @njit(f"void({_WORDS})", error_model="numpy", nogil=True, no_cfunc_wrapper=True, cache=True)
 def serve(memory):
     """The loop of a helper, which never ends: it polls the order, and takes part in launches.
@@ -78,24 +89,10 @@ def serve(memory):
         n = 0
         c.count_up(memory, t.SLEEPING, 1)
         order = c.count_now(memory, t.ORDER)
-        is_wanted = order != 0 and order != seen
-        if not is_wanted and c.read_bytes(memory[t.READ_END], c.address_of_element(memory, t.BYTE), 1) > 0:
-            continue
-        if c.count_up(memory, t.SLEEPING, -1) <= 0:  # someone has woken this thread just now
-            c.count_up(memory, t.SLEEPING, 1)
-        if not is_wanted:  # interrupted by a signal
-            c.sleep(1000)
-
-
-@m.inner(f"void({_WORDS}, {_NUMBER})", error_model="numpy")
-def wake(memory, count):
-    """Wake up to that many helpers."""
-    while count > 0 and c.count_now(memory, t.SLEEPING) > 0:
-        if c.count_up(memory, t.SLEEPING, -1) <= 0:
-            c.count_up(memory, t.SLEEPING, 1)  # it has woken by itself
-            return
-        c.write_bytes(memory[t.WRITE_END], c.address_of_element(memory, t.BYTE), 1)
-        count -= 1
+        if order != 0 and order != seen:
+            wake(memory, 1)  # itself, or another one
+        while c.read_bytes(memory[t.READ_END], c.address_of_element(memory, t.BYTE), 1) <= 0:
+            c.sleep(1000)  # interrupted by a signal
 
 
 @m.inner(f"{_NUMBER}({_WORDS}, {_NUMBER}, {_NUMBER})", error_model="numpy")

@@ -147,7 +147,7 @@ class _Window:
         else:
             large = [c for c in self.updates if (_update_bytes(c) or 0) > LARGEST]
             small = [c for c in self.updates if c not in large]
-            order = [*self.before, *self.kernels, *self.sends, *large, *small]
+            order: list[Call | Send] = [*self.before, *self.kernels, *self.sends, *large, *small]
             if order != self.steps:
                 _let_go(order)
             kernels = self.joined(self.kernels, launching, "kernels")

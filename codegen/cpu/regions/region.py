@@ -11,7 +11,7 @@ readers of small ones do not wait for it.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,14 +42,14 @@ class NativeRegion:
         region: the calls, with their kernels. at_once: compile what a plan needs and wait for it.
 
     Attributes:
-        replays: how many runs used a plan.
+        plans: its plans. replays: how many runs used one.
     """
 
     def __init__(self, region: Region, at_once: bool = False) -> None:
         self.region = region
         self.replays = 0
         self._at_once = at_once
-        self._plans = PlanCache(self.record_into, f"a region up to {region.calls[-1].node}", ONE_BY_ONE, MOST_MEMORY)
+        self.plans = PlanCache(self.record_into, f"a region up to {region.calls[-1].node}", ONE_BY_ONE, MOST_MEMORY)
         kernels: list[tuple[Call, Any]] = [(c, c.kernel) for c in region.calls]
         self._cold: list[TieredKernel] = [k for _, k in kernels if isinstance(k, TieredKernel)]
         for _, kernel in kernels:
@@ -81,11 +81,7 @@ class NativeRegion:
     @property
     def arenas(self) -> tuple[int, ...]:
         """Bytes of the arenas of the plans that there are, one for each set of shapes."""
-        return self._plans.arenas
-
-    def send(self, outputs: Collection[int]) -> None:
-        """As `PlannedKernel.send`."""
-        self._plans.sent = outputs
+        return self.plans.arenas
 
     def record_into(self, planner: Planner, inputs: Sequence[Any]) -> Sequence[Any]:
         """Record all calls into a plan, in which variables are their values; gives what leaves."""
@@ -100,14 +96,14 @@ class NativeRegion:
         for i in self._read:
             arrays[i] = arrays[i].read() if arrays[i].is_initialized else None
         if not self._changed:
-            return self._plans.run(tuple(arrays), self._at_once)
+            return self.plans.run(tuple(arrays), self._at_once)
         states: list[VariableState] = [inputs[i] for i in self._changed]
         if len(set(states)) < len(states) or not all(s.is_initialized for s in states):
             return None
         with changing(states) as values:
             for i, value in zip(self._changed, values, strict=True):
                 arrays[i] = value
-            made = self._plans.run(tuple(arrays), self._at_once)
+            made = self.plans.run(tuple(arrays), self._at_once)
         if made is None:
             return None
         return [x if at < 0 else inputs[at] for at, x in zip(self._results, made, strict=True)]

@@ -66,7 +66,7 @@ def test_random_runs_have_the_bits_of_one_by_one(made: tuple[list[Call], int], s
         same(inputs, before)  # which are others'
     if calls:
         assert region.replays
-    for key, plans in region._plans._plans.items():
+    for key, plans in region.plans._plans.items():
         # What is told beforehand is what is taken.
         needs = arena_bytes(region, [(shape, dtype) for shape, dtype in key])
         assert [plan.arena_bytes for plan in plans] == [needs]
