@@ -107,7 +107,7 @@ def shared(memory, record, helpers):
     c.count_up(memory, t.ORDER, -memory[t.LAST])
     n = 0
     while c.count_now(memory, t.INSIDE) != 0:
-        if n < memory[t.LOOKS]:
+        if n < memory[t.WAITS]:
             rest(n)
         else:
             c.sleep(50)

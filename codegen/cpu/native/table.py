@@ -41,8 +41,8 @@ FIELDS = SIZES + 2 * 64 + 1  # words of that, for as many axes as an array of Nu
 YIELD = 64  # looks of a spinning thread between which others may have the core
 
 # Words of the memory of a worker pool: see `launch_source`. Each has a line of the cache.
-SLEEPING, BYTE, READ_END, WRITE_END, LOOKS, ORDER, INSIDE, TAKEN, FAILED, LAST, RECORD, POOL_WORDS = (
-    LINE * i for i in range(12)
+SLEEPING, BYTE, READ_END, WRITE_END, LOOKS, WAITS, ORDER, INSIDE, TAKEN, FAILED, LAST, RECORD, POOL_WORDS = (
+    LINE * i for i in range(13)
 )
 
 COPY, FILL, CHECK, LOOK = range(4)

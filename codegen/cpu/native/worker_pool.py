@@ -25,8 +25,8 @@ from ...options import has_neighbours
 from ...target import cores
 from . import table as launches
 
-PATIENCE_NS = 50_000  # for which helpers look for the next launch ...
-TASK_PATIENCE_NS = 3_000  # ... and in a task of a cluster
+PATIENCE_NS = 50_000  # for which helpers look for the next launch, and a caller waits for helpers to finish ...
+TASK_PATIENCE_NS = 3_000  # ... and for which helpers look in a task of a cluster
 MOST_THREADS = 64
 _NO_POOL = np.zeros(0, np.int64)
 
@@ -44,7 +44,8 @@ class WorkerPool:
         self._lock = threading.Lock()
         self.memory = np.zeros(launches.POOL_WORDS, np.int64)
         self.memory[launches.READ_END], self.memory[launches.WRITE_END] = os.pipe()
-        self.memory[launches.LOOKS] = _looks()
+        self.memory[launches.LOOKS] = _looks(TASK_PATIENCE_NS if has_neighbours() else PATIENCE_NS)
+        self.memory[launches.WAITS] = _looks(PATIENCE_NS)
         serve = launches.loops()["serve"]
         self._helpers = [
             threading.Thread(target=serve, args=(self.memory,), name=f"dovetail-kernel-{i}", daemon=True)
@@ -111,9 +112,8 @@ def share(function: Callable[..., Any], arguments: Sequence[Any], length: int, p
 
 
 @cache
-def _looks() -> int:
-    """How many looks take as long as helpers are patient, on this machine."""
-    patience = TASK_PATIENCE_NS if has_neighbours() else PATIENCE_NS
+def _looks(patience: int) -> int:
+    """How many looks take so many nanoseconds on this machine."""
     some, fastest = 2000, float("inf")
     for _ in range(3):
         began = time.perf_counter_ns()
