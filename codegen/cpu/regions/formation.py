@@ -1,8 +1,8 @@
 """Region formation: runs of a program's launches on a CPU become one call of compiled code.
 
 Consecutive calls that are kernels, views, or small computations on shapes form a native region (`region`). docs/concepts/kernels-cpu.md
-says why. No visible effect is reordered: reads of variables, and other calls that may run earlier, go before a region, and sends go after
-it if no launch follows them that would delay them.
+says why. No visible effect is reordered, and no send is put off; reads of variables, and other calls that may run earlier, go before a
+region.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ...fusion.op_rules import has_rule
 from ...ir.fused_kernel import FusedKernel
 from ...ir.nodes import HANDLES
 from ...ir.partition import PartitionGraph
-from ...ir.program import REFERENCE, Call, Instruction, Loop, Program, Region, Send, Work, calls_of
+from ...ir.program import REFERENCE, Call, Instruction, Loop, Program, Region, Work, calls_of
 from ...lower.lower import let_go
 from ...lower.region import constants_of, region_of
 from ..kernels.families import LOOPS, is_native
@@ -74,16 +74,15 @@ def _gathered(instructions: Iterable[Instruction], constants: Mapping[int, Any],
 class _Window:
     """A window of instructions that become a region of kernels, then the updates: each large one, then the small ones together.
 
-    Other calls that can run before the kernels move before them; sends move behind them.
+    Other calls that can run before the kernels move before them.
     """
 
     constants: Mapping[int, Any]
     lone: bool
     out: list[Instruction] = field(default_factory=list)
-    steps: list[Call | Send] = field(default_factory=list)  # all, in their original order
+    steps: list[Call] = field(default_factory=list)  # all, in their original order
     before: list[Call] = field(default_factory=list)
     kernels: list[Call] = field(default_factory=list)
-    sends: list[Send] = field(default_factory=list)
     updates: list[Call] = field(default_factory=list)
     made: set[int] = field(default_factory=set)  # slots that kernels write
     updated: set[int] = field(default_factory=set)  # slots that updates write
@@ -92,17 +91,13 @@ class _Window:
 
     def takes(self, step: Instruction) -> bool:
         """Take an instruction into the window, if that is possible."""
-        if type(step) is Send:
-            if not self.kernels or step.slot in self.updated or step.slot < 0 and self.updates:
-                return False
-            self.sends.append(step)
-        elif type(step) is not Call or self.updated.intersection(step.inputs):
+        if type(step) is not Call or self.updated.intersection(step.inputs):
             return False
-        elif _update_bytes(step) is not None:
+        if _update_bytes(step) is not None:
             self.updates.append(step)
             self.updated.update(step.outputs)
-        elif (launches := self.launches(step)) is not None:
-            if self.updates and variables_of(step) or self.sends and launches:
+        elif self.can_record(step):
+            if self.updates and variables_of(step):
                 return False
             self.kernels.append(step)
             self.made.update(step.outputs)
@@ -113,13 +108,13 @@ class _Window:
         self.steps.append(step)
         return True
 
-    def launches(self, call: Call) -> bool | None:
-        """Whether a call launches a kernel in a region; None: a plan cannot have it. Outputs that follow from shapes join `known`."""
+    def can_record(self, call: Call) -> bool:
+        """Whether a plan can have this call. Outputs that follow from shapes are added to `known`."""
         has_kernel = _is_launching(call) or self.gets_kernel(call)
         if call.op in SHAPE_OPS or call.op in OF_KNOWN and (not has_kernel or _copies(call)) and self.are_known(call):
             self.known.update(call.outputs)
-            return False
-        return has_kernel or (False if call.op in VIEWS else None)
+            return True
+        return has_kernel or call.op in VIEWS
 
     def are_known(self, call: Call) -> bool:
         """Whether the values of all inputs of a call are known."""
@@ -147,11 +142,11 @@ class _Window:
         else:
             large = [c for c in self.updates if (_update_bytes(c) or 0) > LARGEST]
             small = [c for c in self.updates if c not in large]
-            order: list[Call | Send] = [*self.before, *self.kernels, *self.sends, *large, *small]
+            order: list[Call] = [*self.before, *self.kernels, *large, *small]
             if order != self.steps:
                 _let_go(order)
             kernels = self.joined(self.kernels, launching, "kernels")
-            self.out += [*self.before, *kernels, *self.sends, *large, *self.joined(small, len(small), "updates")]
+            self.out += [*self.before, *kernels, *large, *self.joined(small, len(small), "updates")]
         return _Window(self.constants, self.lone, self.out, alone=self.alone)
 
     def joined(self, calls: Sequence[Call], launching: int, what: str) -> Sequence[Call]:
@@ -211,7 +206,7 @@ def alone(node: Node) -> FusedKernel | None:
     return kernels[0] if kernels else None
 
 
-def _let_go(order: Sequence[Call | Send]) -> None:
+def _let_go(order: Sequence[Call]) -> None:
     """Free each slot with its last user in the new order."""
     freed = {i for step in order for i in step.frees}
     for step in order:

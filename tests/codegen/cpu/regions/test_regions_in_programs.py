@@ -32,14 +32,14 @@ def regions(program: Program) -> list[NativeRegion]:
     return [i.kernel for i in program.instructions if isinstance(i, Call) and isinstance(i.kernel, NativeRegion)]
 
 
-def test_reads_go_before_a_region_and_what_waits_behind_it() -> None:
+def test_reads_go_before_a_region() -> None:
     joint, softmax = kernels()["Joint"][0], kernels()["Softmax"][0]
     first = call(joint, "Fused", [0, 1], [2])
     read = call(lambda v: v.read(), "ReadVariableOp", [3], [4])
     second = call(softmax, "Fused", [2], [5])
     third = call(joint, "Fused", [5, 4], [6])
-    read.frees, third.frees = (3,), (2, 4, 5)
-    sends = [Send(1, 2, "/cpu:1", ()), Send(2, 6, "/cpu:1", (6,))]
+    read.frees, third.frees = (3,), (4, 5)
+    sends = [Send(1, 2, "/cpu:1", (2,)), Send(2, 6, "/cpu:1", (6,))]
     program = Program("/cpu:0", (first, read, second, third, *sends), (None,) * 7, (), ())
     out = form_native_regions(program).instructions
     assert [getattr(i, "op", "send") for i in out] == ["ReadVariableOp", "Region of 3 kernels", "send", "send"]
