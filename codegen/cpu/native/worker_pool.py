@@ -27,7 +27,7 @@ from . import table as launches
 
 PATIENCE_NS = 50_000  # for which helpers look for the next launch, and a caller waits for helpers to finish ...
 TASK_PATIENCE_NS = 3_000  # ... and for which helpers look in a task of a cluster
-MOST_THREADS = 64
+MOST_HELPERS = 64
 _NO_POOL = np.zeros(0, np.int64)
 
 
@@ -40,7 +40,7 @@ class WorkerPool:
     """
 
     def __init__(self) -> None:
-        self.threads = max(2, min(cores(), MOST_THREADS))
+        self.threads = min(cores(), MOST_HELPERS) + 1
         self._lock = threading.Lock()
         self.memory = np.zeros(launches.POOL_WORDS, np.int64)
         self.memory[launches.READ_END], self.memory[launches.WRITE_END] = os.pipe()
