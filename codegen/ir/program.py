@@ -427,11 +427,11 @@ def _lines(step: Instruction, schedules: SchedulesOf) -> list[str]:
         return [_line(step), *[f"    {schedule}" for schedule in schedules(step.work)]]
     if not isinstance(step, Call) or not isinstance(step.work, Region):
         return [_line(step)]
-    arenas: Sequence[int] = getattr(step.kernel, "arenas", ())  # of the plans that there are by now
+    plans = getattr(step.kernel, "plans", None)  # that there are by now
     return [
         _line(step),
         *[f"    {line}" for call in step.work.calls for line in _lines(call, schedules)],
-        *[f"    in an arena of {n:,} bytes" for n in arenas],
+        *[f"    in an arena of {n:,} bytes" for n in (plans.arenas if plans else ())],
     ]
 
 

@@ -78,11 +78,6 @@ class NativeRegion:
             kernel.cost(took / len(cold) - (kernel.spent - before))
         return one_or_all(outputs)
 
-    @property
-    def arenas(self) -> tuple[int, ...]:
-        """Bytes of the arenas of the plans that there are, one for each set of shapes."""
-        return self.plans.arenas
-
     def record_into(self, planner: Planner, inputs: Sequence[Any]) -> Sequence[Any]:
         """Record all calls into a plan, in which variables are their values; gives what leaves."""
         values = {**self.region.constants, **dict(zip(self.region.given, inputs, strict=True))}

@@ -86,9 +86,9 @@ def test_sizes_that_change_have_plans_of_their_own() -> None:
     joined.kernel = region
     program = Program("/cpu:0", (joined,), (None,) * 4, (), ())
     assert [line for line in str(program).splitlines() if "arena" in line] == [
-        f"      in an arena of {n:,} bytes" for n in region.arenas
+        f"      in an arena of {n:,} bytes" for n in region.plans.arenas
     ]
-    assert region.arenas == (0, 0)  # all of it leaves: nobody lets go of it
+    assert region.plans.arenas == (0, 0)  # all of it leaves: nobody lets go of it
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (0, 4), (4, 0)])
