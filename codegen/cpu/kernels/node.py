@@ -109,7 +109,4 @@ def _placeholder(planner: Planner, number: int, tensor: Tensor, dims_of: DimsOf)
     """A constant, or an array without contents in its place."""
     if tensor.op.type == "Const":
         return np.asarray(tensor.op.attrs["value"])
-    dims = dims_of(tensor)
-    if dims is None or None in dims:
-        raise NotPlannableError("a size is not known before the step")
-    return planner.given(number, stand_in(tuple(int(d or 0) for d in dims), tensor.dtype.base.np))
+    return planner.given(number, stand_in(dims_of(tensor), tensor.dtype.base.np))

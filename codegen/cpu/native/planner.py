@@ -247,8 +247,11 @@ class Planner:
         return leaving, staying, offsets, size
 
 
-def stand_in(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """A placeholder, which is never filled: a large one has addresses, but no memory."""
+def stand_in(dims: Sequence[int | None] | None, dtype: np.dtype[Any]) -> Array:
+    """A placeholder: a large one has addresses, but no memory. NotPlannableError: a size is not known."""
+    if dims is None or None in dims:
+        raise NotPlannableError("a size is not known before the step")
+    shape = tuple([int(d or 0) for d in dims])
     size = math.prod(shape) * dtype.itemsize
     memory: Any = np.empty(size, np.uint8) if size < LARGE else mmap(-1, size)
     return np.ndarray(shape, dtype, memory)

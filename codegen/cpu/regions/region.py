@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from ..native.plans import PlanCache
 ONE_BY_ONE = 2  # runs before a plan is made: the step is one that repeats
 # Bytes of an arena and of what leaves; where tensors are larger, what Python does between launches is no matter.
 MOST_MEMORY = 1 << 26
+
+
+Sizes: TypeAlias = "tuple[Sequence[int | None] | None, np.dtype[Any]]"
 
 
 class NativeRegion:
@@ -114,28 +117,23 @@ def arena_of(run: NativeRegion, tensors: Mapping[int, Tensor]) -> Arena | None:
     return None if needs is None else Arena(frozenset(run.region.nodes), leaving, needs)
 
 
-def arena_bytes(run: NativeRegion, sizes: Sequence[tuple[tuple[int, ...], np.dtype[Any]] | None]) -> int | None:
-    """Bytes of a region's arena for inputs of these shapes and types; None: one is not known, or the region runs call by call."""
+def arena_bytes(run: NativeRegion, sizes: Sequence[Sizes]) -> int | None:
+    """Bytes of a region's arena for inputs of these sizes; None: one is not known, or the region runs call by call."""
     planner = Planner(is_dry=True)
     try:
-        inputs = [planner.given(i, stand_in(*x)) for i, x in enumerate(sizes) if x is not None]
-        if len(inputs) < len(sizes):
-            return None
+        inputs = [planner.given(i, stand_in(*x)) for i, x in enumerate(sizes)]
         return planner.laid_out(run.record_into(planner, inputs), (), MOST_MEMORY)[-1]
     except NotPlannableError:
         return None
 
 
-def _sizes(tensor: Tensor | None) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-    """Shape and type of a tensor, or of the variable that it refers to, if they are known."""
-    if tensor is None:
-        return None
-    dims, dtype = tensor.dims, tensor.dtype.base
-    if tensor.op.type == "VarHandleOp":
-        dims, dtype = tensor.op.attrs["shape"], tensor.op.attrs["dtype"]
-    if dims is None or None in dims or dtype is resource:
-        return None
-    return tuple(int(d or 0) for d in dims), dtype.np
+def _sizes(tensor: Tensor | None) -> Sizes:
+    """Shape and type of a tensor, or of the variable that it refers to, as far as they are known."""
+    if tensor is not None and tensor.op.type == "VarHandleOp":
+        return tensor.op.attrs["shape"], tensor.op.attrs["dtype"].np
+    if tensor is None or tensor.dtype.base is resource:
+        return None, np.dtype(np.uint8)
+    return tensor.dims, tensor.dtype.base.np
 
 
 # --- how calls enter a plan ------------------------------------------------------------------------------------------
