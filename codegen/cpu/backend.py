@@ -61,20 +61,20 @@ class NumbaBackend(NumpyBackend):
 
     def bind(self, work: BoundWork, context_of: ContextOf, sent: Sequence[int] = ()) -> Kernel:
         """As `Backend.bind`. A compiled kernel starts on NumPy."""
-        made = NativeRegion(work, self.compile_first) if isinstance(work, Region) else self._of_step(work, context_of)
+        if isinstance(work, Work) and isinstance(work.step, Node) and work.family == REFERENCE:
+            return reference_of(work.step, context_of)
+        made = NativeRegion(work, self.compile_first) if isinstance(work, Region) else self._compiled(work, context_of)
         if sent and isinstance(made, (PlannedKernel, NativeRegion)):
             made.plans.sent = sent
         return made
 
-    def _of_step(self, work: BoundWork, context_of: ContextOf) -> Kernel:
+    def _compiled(self, work: BoundWork, context_of: ContextOf) -> Kernel:
         assert isinstance(work, Work)
         step, threads, check = work.step, self.threads, self.check
         if isinstance(step, FusedKernel):
             made: Kernel = CpuFusedKernel(step, context_of, threads=threads, check=check)
         else:
-            made = reference_of(step, context_of)
-            if work.family != REFERENCE:
-                made = FAMILIES[work.family][2](step, made, threads, check)
+            made = FAMILIES[work.family][2](step, reference_of(step, context_of), threads, check)
         if self.compile_first and isinstance(made, TieredKernel):
             made.compile()
         return made

@@ -288,10 +288,13 @@ def flattened(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
 
 def calls_of(instructions: Iterable[Instruction]) -> Iterator[Call]:
     """All calls, in loops and under predicates too."""
-    for step in flattened(instructions):
-        call = step.call if isinstance(step, Predicated) else step
-        if isinstance(call, Call):
-            yield call
+    for step in instructions:
+        if type(step) is Call:
+            yield step
+        elif isinstance(step, Predicated):
+            yield step.call
+        elif type(step) is Loop:
+            yield from calls_of((*step.head, *step.body))
 
 
 def slots_read(step: Instruction) -> tuple[int, ...]:

@@ -183,8 +183,7 @@ class _Walk:
             if self.sized and node.opdef.name not in CONTROL_FLOW_OPS and self.fed.isdisjoint(node.outputs):
                 self.sizes.see(node)
             return
-        folds = self.options.fold and self.folding.may_fold(node)
-        if folds or node.opdef in self.table:
+        if node.opdef in self.table or self.options.fold and self.folding.may_fold(node):
             for _ in range(_MOST_ROUNDS):
                 found = self.replacement(node)
                 if found is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 
 from ...graph.core.frames import in_order
 from ...graph.core.graph import Graph, Node, Tensor
@@ -42,7 +43,7 @@ def needed(
         for c in node.controls:
             if not seen[c.index] and not (fed and _is_fed_placeholder(c, fed)):
                 todo.append(c)
-    found.sort(key=lambda n: n.index)
+    found.sort(key=attrgetter("index"))
     if any(c.index > n.index for n in found if n.controls for c in n.controls):
         inside = set(found)
         found = in_order(found, lambda n: [b for b in n.before if b in inside])
