@@ -28,6 +28,9 @@ def test_the_command_measures_and_writes_a_profile(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(calibration, "FAMILIES", (few,))
     monkeypatch.setattr(calibration, "SAMPLE_S", 0.001)
     monkeypatch.setattr(calibration, "WARM_S", 0.001)
+    monkeypatch.setattr(calibration, "MESSAGES_S", 0.001)
+    monkeypatch.setattr(calibration, "MIN_RUNS", 3)
+    monkeypatch.setattr(calibration, "ROUNDS", 2)
     path = tmp_path / "machine.json"
     result = CliRunner().invoke(app, ["calibrate", "--output", str(path)])
     assert result.exit_code == 0, result.output
