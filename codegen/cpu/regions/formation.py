@@ -64,9 +64,11 @@ def _gathered(instructions: Iterable[Instruction], constants: Mapping[int, Any],
             window = window.close()
             window.out.append(step.with_parts(lambda part: _gathered(part, constants, lone)))
         elif not window.takes(step):
-            window = window.close()
-            if not window.takes(step):
-                window.out.append(step)
+            if window.steps:
+                window = window.close()
+                if window.takes(step):
+                    continue
+            window.out.append(step)
     return window.close().out
 
 
@@ -91,7 +93,7 @@ class _Window:
 
     def takes(self, step: Instruction) -> bool:
         """Take an instruction into the window, if that is possible."""
-        if type(step) is not Call or self.updated.intersection(step.inputs):
+        if type(step) is not Call or self.updated and self.updated.intersection(step.inputs):
             return False
         if _update_bytes(step) is not None:
             self.updates.append(step)
@@ -117,8 +119,11 @@ class _Window:
         return has_kernel or call.op in VIEWS
 
     def are_known(self, call: Call) -> bool:
-        """Whether the values of all inputs of a call are known."""
-        return all(i in self.known or i in self.constants for i in call.inputs)
+        """Whether the values of all inputs of a call are known. A plain loop: it runs for each of 100,000 additions."""
+        for i in call.inputs:  # noqa: SIM110
+            if i not in self.known and i not in self.constants:
+                return False
+        return True
 
     def gets_kernel(self, call: Call) -> bool:
         """Whether a call of a single node has a kernel inside a region."""
