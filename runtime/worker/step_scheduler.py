@@ -48,8 +48,7 @@ LARGE_BYTES: Final = 64 << 10  # a tensor from this size on is sent as soon as i
 class Segment:
     """What the measurements of a segment say. A run may be slow because other processes had the cores, so most of the last runs decide.
 
-    It does not change, and segments of which the same is known share it: a program may have as many segments as instructions, and Python's
-    cycle collector would look through an object for each in the first step.
+    It does not change. Segments of which the same is known share one: the cycle collector has no object for each instruction to look at.
 
     Attributes:
         is_short: whether it is known to be short: most of its last runs were, and sizes bound its time.

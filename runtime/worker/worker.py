@@ -270,10 +270,7 @@ class Worker:
         """Run a part of a step inline (`step_scheduler.py`): the fetched values, or the error. None: it must be started."""
         registered = self._registered.get(handle)
         key = registered.inline_segment if registered is not None and self.replicator is None else None
-        if registered is None or key is None or number in self._ended:
-            return None
-        segment = registered.segments[key]
-        if not segment.is_short:
+        if registered is None or key is None or not registered.segments[key].is_short or number in self._ended:
             return None
         began = perf_counter()
         try:
@@ -285,7 +282,7 @@ class Worker:
         except OpError as e:
             outcome = e
         seconds = perf_counter() - began
-        registered.segments[key] = segment.measured(seconds)
+        registered.segments[key] = registered.segments[key].measured(seconds)
         self.times.append(seconds)
         with self._lock:
             self.resources.steps_started += 1
