@@ -32,16 +32,12 @@ STATUS_S: Final = 2.0  # for the state of all tasks, which people wait for
 
 # Connections (`transport/`).
 HEARTBEAT_MS: Final = 1_000  # between ZeroMQ's heartbeats
-HEARTBEAT_TIMEOUT_MS: Final = 4_000
-"""ZeroMQ ends a connection that has been silent for so long; earlier for a client with a shorter peer timeout."""
-ADMISSION_S: Final = 5.0
-"""A server that has accepted a connection with keys, and is silent for so long, has refused the key: a busy one is as silent."""
+HEARTBEAT_TIMEOUT_MS: Final = 4_000  # for ZeroMQ to end a silent connection; less for a less patient client
+ADMISSION_S: Final = 5.0  # a server that accepts a connection with keys, and is silent so long, has refused the key
 STREAM_SILENCE_MS: Final = 4_000  # the same for a stream over TCP, by the kernel's keep-alive
 STREAM_ANSWER_S: Final = 30.0  # for the answer to a stream's token: a kernel may hold the server's interpreter
-MONITOR_GRACE_S: Final = 0.75
-"""A disconnection seen this long after a moment may have happened before it: the monitor is polled."""
-ENDING_S: Final = 0.03
-"""A server that closes looks for so long whether its peers close, too, as tasks of a cluster that ends do: what is for them can't leave."""
+MONITOR_GRACE_S: Final = 0.75  # a disconnection seen so long after a moment may be older: the monitor is polled
+ENDING_S: Final = 0.03  # for the peers of a server that closes to close, too: nothing is sent to those any more
 
 # Tensors between workers (`rpc/failure_detection.py`).
 ASK_S: Final = 1.0  # between two questions about the same overdue tensor

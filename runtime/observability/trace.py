@@ -230,7 +230,7 @@ class Trace:
         facts = (
             ("until the last kernel ended", time_text(line.makespan)),
             *drawn.facts,
-        )  # what a prediction is compared with
+        )  # predictions are compared with it
         return replace(drawn, bars=tuple(bars), seconds=max(self.seconds, line.makespan), facts=facts)
 
     def to_html(self, path: str | os.PathLike[str], title: str = "") -> None:

@@ -227,10 +227,7 @@ class _Mapping:
 
 
 class Mapper:
-    """Maps other processes' blocks. Thread-safe.
-
-    There is no lock: a session that the garbage collector ends calls `let_go`, in a thread that may be in any of these methods.
-    """
+    """Maps other processes' blocks. Thread-safe without a lock: the garbage collector may end a session, which calls `let_go`, anywhere."""
 
     _MOST = 256  # unused segments that stay mapped
 
@@ -267,9 +264,8 @@ class Mapper:
 
     def let_go(self) -> None:
         """Unmap segments that their owner has retired, or whose owner is gone; otherwise their memory would never be freed."""
-        for key in list(self._mappings):
-            mapping = self._mappings.get(key)
-            if mapping is not None and (mapping.words[RETIRED] or not is_alive(key[0])):
+        for key, mapping in self._mappings.copy().items():
+            if mapping.words[RETIRED] or not is_alive(key[0]):
                 self._mappings.pop(key, None)  # arrays over it keep it mapped
 
     def __len__(self) -> int:

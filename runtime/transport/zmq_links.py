@@ -267,11 +267,8 @@ class ZmqLinks:
 
     def close(self) -> None:
         """Close all sockets. Messages that ZeroMQ has accepted still leave, for up to `LINGER_MS`; none waits for a peer that has gone."""
-        links = dict(self._peers.values())
-        deadline = time.monotonic() + ENDING_S
-        while (
-            self._router is not None and time.monotonic() < deadline and not all(x.has_ended() for x in links.values())
-        ):
+        links, until = dict(self._peers.values()), time.monotonic() + ENDING_S
+        while self._router is not None and not all(x.has_ended() for x in links.values()) and time.monotonic() < until:
             time.sleep(ENDING_S / 20)
         lingers = {sock: 0 if link.has_ended() else LINGER_MS for sock, link in links.items()}
         self.stop_monitors()

@@ -94,8 +94,7 @@ class RegisteredProgram:
     gaps: dict[ChannelKey, float] = field(default_factory=dict)
 
     def segment(self, executor: Executor) -> Segment:
-        program = executor.program
-        return self.segments.get((program.device, executor.counter)) or _segment(program.is_bounded)
+        return self.segments.get((executor.program.device, executor.counter)) or _segment(executor.program.is_bounded)
 
     def continued(self, channel: ChannelKey, seconds: float) -> None:
         """Record for how many seconds the program continued after sending on a channel. One outlier counts little."""
