@@ -67,8 +67,8 @@ def put(path: Path, data: bytes, *, anew: bool = False) -> None:
 def alone(path: Path, is_made: bool) -> Iterator[None]:
     """A context manager in which one process at a time makes what belongs to `path`. Others wait, for at most `WAIT_S`, and find it made.
 
-    Tasks of a cluster on one machine need the same kernels at the same time. `is_made`: whether there is something already; then nobody
-    waits but for its end. A process that ends loses the lock.
+    Tasks of a cluster on one machine need the same kernels at the same time. `is_made`: whether it is there already; then this waits only
+    while another process still makes it. A process that ends loses the lock.
     """
     lock = path.with_suffix(".lock")
     with contextlib.ExitStack() as held:

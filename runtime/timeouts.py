@@ -33,7 +33,8 @@ STATUS_S: Final = 2.0  # for the state of all tasks, which people wait for
 # Connections (`transport/`).
 HEARTBEAT_MS: Final = 1_000  # between ZeroMQ's heartbeats
 HEARTBEAT_TIMEOUT_MS: Final = 4_000  # for ZeroMQ to end a silent connection; less for a less patient client
-ADMISSION_S: Final = 5.0  # a server that accepts a connection with keys, and is silent so long, has refused the key
+ADMISSION_S: Final = 5.0
+"""A server that has accepted a connection with keys, and is silent for so long, has refused the key: a busy one is as silent."""
 STREAM_SILENCE_MS: Final = 4_000  # the same for a stream over TCP, by the kernel's keep-alive
 STREAM_ANSWER_S: Final = 30.0  # for the answer to a stream's token: a kernel may hold the server's interpreter
 MONITOR_GRACE_S: Final = 0.75  # a disconnection seen so long after a moment may be older: the monitor is polled

@@ -7,7 +7,7 @@
     emit/        loop nests to source text for Numba
     schedule     chooses the loops of a kernel (what threads share, what is a vector), and the tiles of products and convolutions
     jit          compiles source texts and keeps them on disk; kernels start on NumPy until they have cost enough
-    work_ranges  how work is divided for threads
+    work_parts   how work is divided for threads
 
 Imports go downwards in this list, and to `ir`, `passes`, `fusion`, `memory`, `lower` and `vecmath` of the code generator, never to `gpu`.
 The pipeline, the report of kernels (`codegen.explain`) and the worker import this package.

@@ -30,7 +30,7 @@ from . import FROM_RULES, SEARCHES
 from .feasible import check
 from .from_graph import copy_cost, step_problem
 from .memory_profile import PeakError, check_assignment, check_moments
-from .portfolio import search
+from .portfolio import search, shown_with
 from .problem import Found, InfeasibleError, Objective, Problem, Solution
 from .types import Ints
 
@@ -120,15 +120,8 @@ def assign(
                 strategy, count_text(problem.nodes, "node"), count_text(problem.devices, "device"), budget_s,
             )  # fmt: skip
             predicted = _with_copies(problem, ordered, running, cluster, at_hand, sizes or Sizes())
-            solution = search(
-                problem,
-                budget_s=budget_s,
-                seed=seed,
-                strategy=strategy,
-                starts=starts,
-                exact=exact,
-                predicted=predicted,
-            )
+            with shown_with(predicted):
+                solution = search(problem, budget_s=budget_s, seed=seed, strategy=strategy, starts=starts, exact=exact)
             logger.info(
                 "Found a placement (%s): %s predicted%s", solution.history[-1].by, time_text(predicted(solution), exact),
                 f", lower bound {time_text(solution.lower_bound)}" if exact else "",

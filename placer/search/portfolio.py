@@ -92,6 +92,25 @@ def watched(show: Watcher) -> Iterator[None]:
         _watcher.reset(token)
 
 
+@contextmanager
+def shown_with(predicted: Callable[[Solution], float]) -> Iterator[None]:
+    """A context manager in which a watcher, if there is one, sees other objectives than those of a problem that leaves out some costs."""
+    show = _watcher.get()
+    if show is None:
+        yield
+        return
+    known: dict[int, float] = {}  # by the number of improvements so far
+
+    def show_predicted(solution: Solution, spent: float, exact: bool) -> None:
+        found = len(solution.history)
+        if found not in known:
+            known[found] = predicted(solution)
+        show(replace(solution, objective=known[found]), spent, exact)
+
+    with watched(show_predicted):
+        yield
+
+
 def search(
     problem: Problem,
     *,
@@ -100,7 +119,6 @@ def search(
     strategy: str = "auto",
     starts: Sequence[tuple[str, Ints]] = (),
     exact: bool = True,
-    predicted: Callable[[Solution], float] | None = None,
 ) -> Solution:
     """The best assignment found.
 
@@ -111,7 +129,6 @@ def search(
         starts: names and assignments of groups (m,) to be considered first; those that break constraints
             are passed over.
         exact: whether all sizes are known; if not, nothing is proven.
-        predicted: the objective of a solution that a watcher is shown, where the problem leaves out some costs; None: its own.
 
     Raises:
         InfeasibleError: the hard constraints cannot be met.
@@ -120,7 +137,7 @@ def search(
     solution = None
     try:
         for better in improvements(
-            problem, budget_s=budget_s, seed=seed, strategy=strategy, starts=starts, exact=exact, predicted=predicted
+            problem, budget_s=budget_s, seed=seed, strategy=strategy, starts=starts, exact=exact
         ):
             solution = better
     except KeyboardInterrupt:
@@ -141,12 +158,11 @@ def improvements(
     strategy: str = "auto",
     starts: Sequence[tuple[str, Ints]] = (),
     exact: bool = True,
-    predicted: Callable[[Solution], float] | None = None,
 ) -> Iterator[Solution]:
     """The answers of `search` one by one, each better than those before; stop when time is up."""
     if strategy not in SEARCHES:
         raise ValueError(f"There is no search {strategy!r}; searches: {', '.join(SEARCHES)}")
-    of_step = _Search(problem, budget_s, seed, exact=exact, predicted=predicted)
+    of_step = _Search(problem, budget_s, seed, exact=exact)
     steps = of_step.run(strategy, starts)
     at_once = strategy in ("auto", "local-search") and is_first_call(run, of_step.problem.nodes)
     while True:
@@ -162,9 +178,8 @@ class _Search:
     """The best so far, and what was spent."""
 
     def __init__(
-        self, problem: Problem, budget_s: float, seed: int, is_merged: bool = False, exact: bool = True,
-        predicted: Callable[[Solution], float] | None = None,
-    ) -> None:  # fmt: skip
+        self, problem: Problem, budget_s: float, seed: int, is_merged: bool = False, exact: bool = True
+    ) -> None:
         self.given, self.problem, self.exact = problem, problem.of_step(), exact
         self.seed, self.left, self.is_merged = seed, budget_s, is_merged
         self.started = time.perf_counter()
@@ -172,8 +187,6 @@ class _Search:
         self.value = np.inf
         self.bound = 0.0
         self.show = None if is_merged else _watcher.get()
-        self.predicted = predicted
-        self.shown = 0, 0.0  # improvements so far, and the objective that is shown for the last of them
         self.whole = budget_s
         self.smaller: tuple[Problem, Ints] | None = None  # a merged problem that is small enough to walk on
         self.promise = np.inf  # what lists of merged problems take by those problems' own clock
@@ -231,10 +244,7 @@ class _Search:
         """Pass the best answer to the watcher, if there is one."""
         if self.show is not None:
             spent = min(1.0, max(0.0, 1 - self.left / self.whole)) if self.whole else 1.0
-            solution = self._solution()
-            if self.shown[0] != len(self.history):
-                self.shown = len(self.history), self.predicted(solution) if self.predicted else solution.objective
-            self.show(replace(solution, objective=self.shown[1]), spent, self.exact)
+            self.show(self._solution(), spent, self.exact)
 
     def _solution(self) -> Solution:
         assignment = self._chosen()[self.given.group]

@@ -22,8 +22,8 @@ from numba import njit, types  # noqa: F401 (what is added to this text uses the
 
 from dovetail.codegen import vecmath as m
 from dovetail.codegen.cpu.kernels import microkernel as tile
-from dovetail.codegen.cpu.native.machine import count_up
-from dovetail.codegen.cpu.work_ranges import LINE
+from dovetail.codegen.cpu.native.machine import take
+from dovetail.codegen.cpu.work_parts import LINE
 from dovetail.codegen.target import FAR_BYTES, INTERLEAVED_GROUPS, L2_BYTES, PANEL_STEPS
 
 CHUNK = 96  # pixels of the result whose parts `overlay` adds up at a time
@@ -37,10 +37,9 @@ def next_unit(counters, thread, units):
     for i in range(threads):
         owner = (thread + i) % threads
         first, last = units * owner // threads, units * (owner + 1) // threads
-        taken = count_up(counters, owner * LINE, 1 if i == 0 else 1 << 32)
-        front, back = taken & 0xFFFFFFFF, taken >> 32
-        if front + back < last - first:
-            return first + front if i == 0 else last - 1 - back
+        unit = take(counters, owner * LINE, i == 0, last - first)
+        if unit >= 0:
+            return first + unit
     return -1
 
 

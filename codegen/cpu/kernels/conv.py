@@ -27,7 +27,7 @@ from ...target import FEW_CHANNELS, FILTER_PART_ELEMENTS, FILTER_PART_PIXELS, NS
 from ..emit.instantiate import text_of
 from ..jit import Function
 from ..native.planner import Planner
-from ..work_ranges import parts_of
+from ..work_parts import parts_of
 from .gemm import FUNCTIONS, contract
 
 Functions: TypeAlias = Mapping[str, Function]

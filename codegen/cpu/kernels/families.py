@@ -20,7 +20,7 @@ from ...options import is_enabled
 from ...target import NS_PER_COMPARED, NS_PER_FOUND
 from ..emit.instantiate import text_of
 from ..native.planner import Planner
-from ..work_ranges import parts_of
+from ..work_parts import parts_of
 from . import conv, copy, gemm, optimizer
 from .node import NodeKernel
 

@@ -24,7 +24,7 @@ from ...target import COLUMN_STRIP
 from ..emit.module import NumbaSource, source_of
 from ..native.planner import LEAST, NotPlannableError, Planner
 from ..schedule import schedule_of
-from ..work_ranges import nanoseconds, parts_of, parts_of_rows
+from ..work_parts import nanoseconds, parts_of, parts_of_rows
 from .node import PlannedKernel
 
 
@@ -90,10 +90,8 @@ class CpuFusedKernel(PlannedKernel):
         for output, rows, _ in self.group.tables:
             planner.check(given[rows], sized.rows[output], LEAST)  # negative ones are left out
         outputs = [planner.empty(shape, dtype) for shape, dtype in sized.outputs]
-        arrays, (length, parts) = (
-            given + outputs,
-            parts_for(self.group.loops, self.source.schedule, sized, self._threads),
-        )
+        arrays = given + outputs
+        length, parts = parts_for(self.group.loops, self.source.schedule, sized, self._threads)
         if self.source.partial:  # a result for each piece
             arrays += [planner.empty((length,), dtype.np) for dtype in self.source.partial]
             arrays.append(planner.empty((1,), np.dtype(np.int64)))
@@ -116,7 +114,7 @@ def source_for(group: FusedKernel) -> NumbaSource:
 
 
 def parts_for(loops: LoopNest, schedule: CpuSchedule, sized: KernelSizes, threads: int) -> tuple[int, int]:
-    """How long a kernel's work is, and into how many parts it is cut, for these sizes."""
+    """How long a kernel's work is, and into how many parts it is divided, for these sizes."""
     sizes, time = sized.loops, nanoseconds(loops, sized.loops)
     if schedule.loops is CpuLoops.TABLE:
         rows, width = sized.rows[0], math.prod(sizes[a] for a in loops.stores[0].axes)

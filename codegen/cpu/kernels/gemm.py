@@ -22,7 +22,7 @@ from ..emit.instantiate import text_of
 from ..jit import Function
 from ..native.planner import Planner
 from ..schedule import product_schedule
-from ..work_ranges import LINE
+from ..work_parts import LINE
 from .node import NodeKernel
 
 Jumps: TypeAlias = "tuple[int, ...]"

@@ -37,7 +37,7 @@ from ..native.planner import NotPlannableError, Planner
 from ..native.plans import PlanCache
 from ..native.worker_pool import share
 from ..schedule import schedule_of
-from ..work_ranges import nanoseconds, parts_of, parts_of_rows
+from ..work_parts import nanoseconds, parts_of, parts_of_rows
 from .node import RecordableKernel
 
 

@@ -5,7 +5,7 @@
              wakes helpers that sleep
              takes parts of the work
              order = 0: no helper starts any more
-             waits until nobody is inside <------      inside -= 1
+             waits until inside = 0       <------      inside -= 1
 
 A helper that comes late finds another order, and reads no record. The caller never waits for a helper that has not started.
 
@@ -45,11 +45,9 @@ def share(memory, is_caller):
     record = memory[t.RECORD]
     parts, length = word(record, t.PARTS), word(record, word(record, 0) - 1)
     while True:
-        taken = c.count_up(memory, t.TAKEN, 1 if is_caller else 1 << 32)
-        front, back = taken & 0xFFFFFFFF, taken >> 32
-        if front + back >= parts:
+        part = c.take(memory, t.TAKEN, is_caller, parts)
+        if part < 0:
             return
-        part = front if is_caller else parts - 1 - back
         if c.call_record(record, t.HEAD, length * part // parts, length * (part + 1) // parts) != 0:
             c.count_up(memory, t.FAILED, 1)
             return

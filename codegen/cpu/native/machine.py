@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from ...vecmath.intrinsics import instructions
+from ...vecmath.intrinsics import inner, instructions
 from ...vecmath.memory import element
 
 _BYTE, _INT, _WORD = ir.IntType(8), ir.IntType(32), ir.IntType(64)
@@ -50,6 +50,16 @@ def count_up(context, builder, args, counters, place, by):
 def count_now(context, builder, args, counters, place):
     """A counter as it is at this moment."""
     return builder.load_atomic(element(context, builder, counters, *args), "seq_cst", 8)
+
+
+@inner(error_model="numpy")
+def take(counters, place, is_first, count):
+    """The next of `count` numbers that no thread has taken, from the front (`is_first`) or from the back; -1: none is left."""
+    taken = count_up(counters, place, 1 if is_first else 1 << 32)
+    front, back = taken & 0xFFFFFFFF, taken >> 32
+    if front + back >= count:
+        return -1
+    return front if is_first else count - 1 - back
 
 
 @instructions(lambda: types.void())

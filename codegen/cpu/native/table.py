@@ -7,8 +7,8 @@ which takes microseconds, longer than a small kernel. Here the arguments are wor
     [words of the record, trampoline, function, threads, parts, arguments ..., 0, length]
 
 A *trampoline* loads the arguments from the record and calls the function with them and with a range, its last two arguments; there is
-one for each number of arguments. A record for more than one thread is shared with the helpers of a `worker_pool`: its `length` is cut into
-parts, and each thread takes the next one when it is free. Alone, a thread has all of it.
+one for each number of arguments. A record for more than one thread is shared with the helpers of a `worker_pool`: its `length` is divided
+into parts, and each thread takes the next one when it is free. Alone, a thread has all of it.
 
 No other module but `machine` knows how Numba passes arguments (its CPU calling convention, checked by
 `tests/codegen/cpu/native/test_table.py`):
@@ -29,7 +29,7 @@ import numpy as np
 from ....graph.core.dtypes import Array
 from ..emit.instantiate import text_with
 from ..jit import compile_now
-from ..work_ranges import LINE
+from ..work_parts import LINE
 
 THREADS, PARTS, HEAD = 3, 4, 5  # words of a record: see above; HEAD: where its arguments begin
 WORD = 8  # bytes
@@ -88,7 +88,7 @@ def record(function: Any, arguments: Sequence[Any], threads: int = 1, parts: int
 
     Args:
         function: a compiled kernel, or the loop `assist` (see `COPY`). arguments: the words of its arguments, 0 and the length.
-        threads: how many may share it. parts: into how many ranges they cut the length.
+        threads: how many may share it. parts: into how many ranges they divide the length.
     """
     return [HEAD + len(arguments), trampoline(len(arguments)), address_of(function), threads, parts, *arguments]
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from unittest import mock
 
 ROOT = Path(__file__).parents[3]
 LIMIT_S = 30.0
@@ -112,5 +113,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    threading.Lock = make_lock  # type: ignore[assignment, misc]
-    main()
+    with mock.patch.object(threading, "Lock", make_lock):
+        main()

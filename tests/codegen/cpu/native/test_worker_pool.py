@@ -14,11 +14,11 @@ from dovetail.codegen import options
 from dovetail.codegen.cpu.jit import compile_now
 from dovetail.codegen.cpu.native import table as launches, worker_pool
 from dovetail.codegen.cpu.native.worker_pool import WorkerPool, pool, run, share
-from dovetail.codegen.cpu.work_ranges import LINE
+from dovetail.codegen.cpu.work_parts import LINE
 
 PATIENT = 60.0  # seconds for what ends with an event
 
-# add: numbers[lo ... hi - 1] += 1, an error when hi is `wrong`. take: one for each unit, by whoever takes it
+# add: numbers[lo ... hi - 1] += 1, an error when hi is `wrong`. take: one for each unit, by the thread that takes it
 _KERNELS = """
 from numba import njit, types
 from dovetail.codegen.cpu.native.machine import count_now, count_up

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dovetail.codegen.cpu.work_ranges import parts_of
+from dovetail.codegen.cpu.work_parts import parts_of
 from dovetail.codegen.target import PARALLEL_NS
 
 

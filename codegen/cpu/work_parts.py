@@ -1,6 +1,6 @@
-"""Into how many parts the work of a kernel is cut for threads. `native.worker_pool` has the threads.
+"""Into how many parts the work of a kernel is divided for threads. `native.worker_pool` has the threads.
 
-Work is cut into more parts than there are threads, and each thread takes the next one when it is free. An analytical cost model
+Work is divided into more parts than there are threads, and each thread takes the next one when it is free. An analytical cost model
 estimates the time of a loop nest on one core, which decides how many threads share it.
 """
 
@@ -26,7 +26,7 @@ _WIDE = 8  # elements of a row from which on skipping a row is cheap compared wi
 
 
 def parts_of(length: int, nanoseconds: float, threads: int, least: int = 1) -> int:
-    """Into how many parts a work is cut.
+    """Into how many parts a work is divided.
 
     Args:
         length: the number of items. nanoseconds: the time that one thread needs for all of them.
