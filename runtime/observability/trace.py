@@ -227,7 +227,6 @@ class Trace:
         ]
         bars += drawn.bars[len(bars) :]
         bars += [Bar(w.device, w.start, w.finish, f"waits for {w.what}", "wait") for w in self.waits]
-        # A prediction is compared with the first of these.
         facts = (("until the last kernel ended", time_text(line.makespan)), *drawn.facts)
         return replace(drawn, bars=tuple(bars), seconds=max(self.seconds, line.makespan), facts=facts)
 

@@ -95,6 +95,7 @@ class LocalCluster(RunningCluster):
             self._common["DOVETAIL_KEYS"] = str(Path(keys).expanduser().resolve())
         self._piped = frozenset(piped)
         self._output = output
+        self._readers: list[threading.Thread] = []  # of the output
         self._processes: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
         beyond = [a for at in jobs.values() if not isinstance(at, int) for a in at if not is_loopback(a)]
         if beyond:
@@ -173,7 +174,7 @@ class LocalCluster(RunningCluster):
         )
         child_processes[self.cluster_spec.task_address(job, task_index)] = process.poll
         if self._output is not None and process.stdout is not None:
-            follow_output(process.stdout, partial(self._output, job, task_index))
+            self._readers.append(follow_output(process.stdout, partial(self._output, job, task_index)))
             process.stdout = None  # the thread's own
 
     def _finished(self, waiting: Mapping[str, tuple[str, int]]) -> Collection[str]:
@@ -214,8 +215,10 @@ class LocalCluster(RunningCluster):
         ]
 
     def close(self) -> None:
-        """End all processes. A second call does nothing."""
+        """End all processes, and wait until `output` has had what they printed. A second call does nothing."""
         self._finalizer()
+        for reader in set(self._readers) - {threading.current_thread()}:
+            reader.join(GRACE_S)  # others that a task has started may hold the pipe
 
     def __repr__(self) -> str:
         up = sum(p.poll() is None for p in self._processes.values())

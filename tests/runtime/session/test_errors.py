@@ -460,6 +460,19 @@ def test_a_task_that_cannot_start_takes_the_cluster_down(tmp_path: Path) -> None
         tf.LocalCluster({"ps": 1, "worker": 1}, programs={"worker": [sys.executable, "-c", "raise SystemExit(3)"]})
 
 
+def test_what_a_task_printed_last_is_passed_on_before_a_cluster_is_closed() -> None:
+    said: list[str] = []
+
+    def slow(job: str, index: int, line: str) -> None:
+        time.sleep(0.3)
+        said.append(line)
+
+    programs = {"worker": [sys.executable, "-c", "print('one'); print('two'); print('last')"]}
+    with tf.LocalCluster({"worker": 1}, programs=programs, output=slow, start_timeout_s=None) as cluster:
+        assert cluster.wait("worker", 60.0) == [0]
+    assert said == ["one", "two", "last"]
+
+
 def test_programs_for_an_unknown_job_are_refused() -> None:
     with pytest.raises(ValueError, match="wrker"):
         tf.LocalCluster({"worker": 1}, programs={"wrker": ["true"]})
