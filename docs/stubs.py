@@ -29,8 +29,21 @@ STUBS = {
     "dovetail/api/ops/nn.pyi": ("dovetail.nn", "dovetail.api.ops", "dovetail.compat.tf1.names.nn"),
     "dovetail/io/__init__.pyi": ("dovetail.io", "dovetail.io", "dovetail.compat.tf1.names.io"),
     "dovetail/api/ops/random.pyi": ("dovetail.random", "dovetail.api.ops", "dovetail.compat.tf1.names.random"),
+    **{
+        f"dovetail/api/ops/{name}.pyi": (f"dovetail.{name}", "dovetail.api.ops", "")
+        for name in ("initializers", "linalg", "math", "sparse", "strings")
+    },
+    "dovetail/distribute/__init__.pyi": ("dovetail.distribute", "dovetail.distribute", ""),
+    "dovetail/interop/tensorflow/saved_model/__init__.pyi": (
+        "dovetail.saved_model",
+        "dovetail.interop.tensorflow.saved_model",
+        "",
+    ),
 }
-"""Stub -> the public module, the package that its relative imports start from, and the module of its old names."""
+"""Stub -> the public module, the package that its relative imports start from, and the module of its old names, or "".
+
+These modules only gather names, and compute `__all__`.
+"""
 
 _HEAD = '''"""Types of `{}`. Made by `python docs/stubs.py`; do not edit."""
 
@@ -45,11 +58,12 @@ def stub(path: str) -> str:
     module = importlib.import_module(public)
     source = (ROOT / path).with_suffix(".py").read_text(encoding="utf-8")
     found = dict(_imported(source, package))
-    holder_file = Path(str(importlib.import_module(holder).__file__))
-    holder_package = holder if holder_file.name == "__init__.py" else holder.rpartition(".")[0]
-    old = dict(_imported(holder_file.read_text(encoding="utf-8"), holder_package))
     old_names = table.old_names(public)
-    found.update({name: old[name] for name in old_names if name in old})
+    if holder:
+        holder_file = Path(str(importlib.import_module(holder).__file__))
+        holder_package = holder if holder_file.name == "__init__.py" else holder.rpartition(".")[0]
+        old = dict(_imported(holder_file.read_text(encoding="utf-8"), holder_package))
+        found.update({name: old[name] for name in old_names if name in old})
     for name, where in getattr(module, "_LOADED_WHEN_USED", {}).items():
         found[name] = (public + where, name)
     if public == "dovetail":
@@ -81,7 +95,7 @@ def _alias(public: str, home: str, found: dict[str, str]) -> None:
     for name in inner:
         _alias(f"{public}.{name}", f"{home}.{name}", found)
     lines = [_HEAD.format(public).rstrip().rpartition("\n")[0], f"from {home} import *"]
-    source = next((path for path, (name, *_) in STUBS.items() if name == public), None)
+    source = next((path for path, (name, _, holder) in STUBS.items() if name == public and holder), None)
     if public == "dovetail.compat.v1":
         source, home = "dovetail/__init__.pyi", "dovetail"
     if source:  # its old names, which are not in `__all__`

@@ -11,7 +11,7 @@ Single names that only old programs use, such as `dovetail.train.Supervisor`, ar
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module, util
 from importlib.machinery import ModuleSpec
@@ -132,6 +132,19 @@ def old_name(module: str, name: str) -> Any:
     if _find_old_name is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     return _find_old_name(module, name)
+
+
+def exported(names: Mapping[str, Any], *more: str) -> list[str]:
+    """`__all__` of a module that gathers public names: all that it imports and defines, but for modules and names that begin with `_`.
+
+    Args:
+        names: the module's `globals()`.
+        more: names of modules that it exports, and names that it loads when they are used.
+
+    >>> __all__ = exported(globals(), "experimental")
+    """
+    found = (name for name, value in names.items() if name[0] != "_" and not isinstance(value, ModuleType))
+    return sorted({*found, *more})
 
 
 def explain_unknown_names(module: ModuleType, public: str) -> None:

@@ -19,33 +19,9 @@ from ..graph.ops.io.parsing import (
 from ..graph.ops.state.queue_api import FIFOQueue, PaddingFIFOQueue, PriorityQueue, QueueBase, RandomShuffleQueue
 from ..graph.ops.strings.split_join import decode_csv
 from ..graph.ops.strings.strings import decode_base64, encode_base64
+from ..public_paths import exported as _exported
 from . import gfile
 from .files import match_filenames_once
 from .records import TFRecordCompressionType, TFRecordOptions, TFRecordWriter, tf_record_iterator
 
-__all__ = [
-    "FIFOQueue",
-    "FixedLenFeature",
-    "FixedLenSequenceFeature",
-    "PaddingFIFOQueue",
-    "PriorityQueue",
-    "QueueBase",
-    "RandomShuffleQueue",
-    "SparseFeature",
-    "TFRecordCompressionType",
-    "TFRecordOptions",
-    "TFRecordWriter",
-    "VarLenFeature",
-    "decode_base64",
-    "decode_csv",
-    "decode_raw",
-    "encode_base64",
-    "gfile",
-    "match_filenames_once",
-    "matching_files",
-    "parse_example",
-    "parse_single_example",
-    "read_file",
-    "tf_record_iterator",
-    "write_file",
-]
+__all__ = _exported(globals(), "gfile")

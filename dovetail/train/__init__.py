@@ -9,10 +9,8 @@
 `compat`, `tools` and `dt.compile` may import it. It imports `distribute`, `interop` and `io`, which do not import it.
 """
 
-from typing import TYPE_CHECKING, Any
-
 from ..graph.formats.checkpoints import CheckpointReader, CheckpointReader as NewCheckpointReader, checkpoint_exists
-from ..graph.formats.protos import EXAMPLES, message
+from ..graph.formats.protos import EXAMPLES as _EXAMPLES, message as _message
 from ..interop.tensorboard.writer import summary_iterator
 from ..io.files import match_filenames_once
 from ..placer.cluster.spec import ClusterDef, ClusterSpec, JobDef
@@ -24,7 +22,7 @@ from ..placer.rules.replica_device_setter import (
     byte_size_load_fn,
     replica_device_setter,
 )
-from ..public_paths import old_name
+from ..public_paths import exported as _exported, old_name as _old_name
 from . import experimental
 from .distributed.pipeline_optimizer import PipelineOptimizer
 from .distributed.sync_replicas_optimizer import SyncReplicasOptimizer
@@ -75,109 +73,22 @@ from .saving.import_meta_graph import import_meta_graph
 from .saving.meta_graph import export_meta_graph, write_graph
 from .saving.saver import Saver
 
-_MESSAGES = (*EXAMPLES, "SaverDef")  # protobuf is loaded when one is used
-
-if not TYPE_CHECKING:  # type checkers read __init__.pyi, where an unknown name is an error
-
-    def __getattr__(name: str) -> Any:
-        """Loads the names that need ZeroMQ or protobuf, and old names, when they are used."""
-        if name == "Server":
-            from ..runtime.server.server import Server  # loads ZeroMQ
-
-            return Server
-        if name == "ServerDef":
-            from ..runtime.server.server import ServerDef  # loads ZeroMQ
-
-            return ServerDef
-        if name in _MESSAGES:
-            return message(name)
-        return old_name("dovetail.train", name)
+_MESSAGES = (*_EXAMPLES, "SaverDef")  # protobuf is loaded when one is used
 
 
-__all__ = [
-    "AdadeltaOptimizer",
-    "AdagradOptimizer",
-    "AdamOptimizer",
-    "AdamWOptimizer",
-    "BalancedStrategy",
-    "CheckpointReader",
-    "CheckpointSaverHook",
-    "CheckpointSaverListener",
-    "CheckpointState",
-    "ChiefSessionCreator",
-    "ClusterDef",
-    "ClusterSpec",
-    "Coordinator",
-    "DynamicLossScale",
-    "FeedFnHook",
-    "FinalOpsHook",
-    "FixedLossScale",
-    "FtrlOptimizer",
-    "GlobalStepWaiterHook",
-    "GradientDescentOptimizer",
-    "GreedyLoadBalancingStrategy",
-    "JobDef",
-    "LAMBOptimizer",
-    "LARSOptimizer",
-    "LoggingTensorHook",
-    "LooperThread",
-    "LossScaleOptimizer",
-    "MomentumOptimizer",
-    "MonitoredSession",
-    "MonitoredTrainingSession",
-    "NanLossDuringTrainingError",
-    "NanTensorHook",
-    "NewCheckpointReader",
-    "Optimizer",
-    "PipelineOptimizer",
-    "ProfilerHook",
-    "QueueRunner",
-    "RMSPropOptimizer",
-    "RandomStrategy",
-    "RoundRobinStrategy",
-    "Saver",
-    "Scaffold",
-    "SecondOrStepTimer",
-    "Server",
-    "SessionCreator",
-    "SessionManager",
-    "SessionRunArgs",
-    "SessionRunContext",
-    "SessionRunHook",
-    "SessionRunValues",
-    "SingularMonitoredSession",
-    "StepCounterHook",
-    "StopAtStepHook",
-    "SummarySaverHook",
-    "SyncReplicasOptimizer",
-    "WorkerSessionCreator",
-    "add_queue_runner",
-    "assert_global_step",
-    "byte_size_load_fn",
-    "checkpoint_exists",
-    "checkpoints_iterator",
-    "cosine_decay",
-    "create_global_step",
-    "experimental",
-    "exponential_decay",
-    "export_meta_graph",
-    "generate_checkpoint_state_proto",
-    "get_checkpoint_mtimes",
-    "get_checkpoint_state",
-    "get_global_step",
-    "get_or_create_global_step",
-    "global_step",
-    "import_meta_graph",
-    "latest_checkpoint",
-    "linear_warmup",
-    "list_variables",
-    "load_checkpoint",
-    "load_variable",
-    "match_filenames_once",
-    "remove_checkpoint",
-    "replica_device_setter",
-    "start_queue_runners",
-    "summary_iterator",
-    "update_checkpoint_state",
-    "write_graph",
-]
+def __getattr__(name: str) -> object:
+    """Loads the names that need ZeroMQ or protobuf, and old names, when they are used."""
+    if name == "Server":
+        from ..runtime.server.server import Server  # loads ZeroMQ
+
+        return Server
+    if name == "ServerDef":
+        from ..runtime.server.server import ServerDef  # loads ZeroMQ
+
+        return ServerDef
+    if name in _MESSAGES:
+        return _message(name)
+    return _old_name("dovetail.train", name)
+
+
+__all__ = _exported(globals(), "Server", "experimental")

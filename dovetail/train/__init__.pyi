@@ -25,7 +25,6 @@ from dovetail.compat.tf1.training.warm_starting import (
 from dovetail.graph.formats.checkpoints import (
     CheckpointReader as CheckpointReader, CheckpointReader as NewCheckpointReader, checkpoint_exists as checkpoint_exists,
 )
-from dovetail.graph.formats.protos import EXAMPLES as EXAMPLES, message as message
 from dovetail.interop.tensorboard.writer import summary_iterator as summary_iterator
 from dovetail.io.files import match_filenames_once as match_filenames_once
 from dovetail.placer.cluster.spec import ClusterDef as ClusterDef, ClusterSpec as ClusterSpec, JobDef as JobDef

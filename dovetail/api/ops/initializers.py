@@ -23,25 +23,6 @@ from ...graph.variables.store import (
     local_variables_initializer as local_variables,
     variables_initializer as variables,
 )
+from ...public_paths import exported as _exported
 
-__all__ = [
-    "constant",
-    "global_variables",
-    "glorot_normal",
-    "glorot_uniform",
-    "he_normal",
-    "he_uniform",
-    "identity",
-    "lecun_normal",
-    "lecun_uniform",
-    "local_variables",
-    "ones",
-    "orthogonal",
-    "random_normal",
-    "random_uniform",
-    "truncated_normal",
-    "uniform_unit_scaling",
-    "variables",
-    "variance_scaling",
-    "zeros",
-]
+__all__ = _exported(globals())

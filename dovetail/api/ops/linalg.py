@@ -24,37 +24,6 @@ from ...graph.ops.linalg.solving import (
 from ...graph.ops.math.clip import global_norm
 from ...graph.ops.math.statistics import norm
 from ...graph.ops.nn.normalization import l2_normalize
+from ...public_paths import exported as _exported
 
-__all__ = [
-    "adjoint",
-    "band_part",
-    "cholesky",
-    "cholesky_solve",
-    "cross",
-    "det",
-    "diag",
-    "diag_part",
-    "einsum",
-    "eye",
-    "global_norm",
-    "inv",
-    "l2_normalize",
-    "logdet",
-    "matmul",
-    "matrix_rank",
-    "matrix_transpose",
-    "matvec",
-    "norm",
-    "pinv",
-    "qr",
-    "set_diag",
-    "slogdet",
-    "solve",
-    "svd",
-    "tensor_diag",
-    "tensor_diag_part",
-    "tensordot",
-    "trace",
-    "transpose",
-    "triangular_solve",
-]
+__all__ = _exported(globals())

@@ -1,7 +1,5 @@
 """`dt.nn`: operations of neural networks."""
 
-from typing import TYPE_CHECKING, Any
-
 from ...graph.ops.array.embedding import embedding_lookup
 from ...graph.ops.array.sorting import in_top_k, top_k
 from ...graph.ops.array.space_depth import depth_to_space, space_to_batch, space_to_depth
@@ -66,77 +64,12 @@ from ...graph.ops.nn.spatial import (
     pool,
 )
 from ...graph.ops.sparse.math import embedding_lookup_sparse, safe_embedding_lookup_sparse
-from ...public_paths import old_name
-
-if not TYPE_CHECKING:  # type checkers read nn.pyi, where an unknown name is an error
-
-    def __getattr__(name: str) -> Any:
-        """A name that only TensorFlow 1 programs use."""
-        return old_name("dovetail.nn", name)
+from ...public_paths import exported as _exported, old_name as _old_name
 
 
-__all__ = [
-    "avg_pool",
-    "avg_pool1d",
-    "avg_pool2d",
-    "avg_pool3d",
-    "avg_pool_v2",
-    "batch_normalization",
-    "bias_add",
-    "conv1d",
-    "conv1d_transpose",
-    "conv2d",
-    "conv2d_transpose",
-    "conv3d",
-    "conv3d_transpose",
-    "convolution",
-    "crelu",
-    "depth_to_space",
-    "depthwise_conv2d",
-    "depthwise_conv2d_native",
-    "dilation2d",
-    "dropout",
-    "elu",
-    "embedding_lookup",
-    "embedding_lookup_sparse",
-    "erosion2d",
-    "fused_batch_norm",
-    "gelu",
-    "in_top_k",
-    "l2_loss",
-    "l2_normalize",
-    "layer_norm",
-    "leaky_relu",
-    "local_response_normalization",
-    "log_sigmoid",
-    "log_softmax",
-    "lrn",
-    "max_pool",
-    "max_pool1d",
-    "max_pool2d",
-    "max_pool3d",
-    "max_pool_v2",
-    "moments",
-    "pool",
-    "relu",
-    "relu6",
-    "safe_embedding_lookup_sparse",
-    "selu",
-    "separable_conv2d",
-    "sigmoid",
-    "sigmoid_cross_entropy_with_logits",
-    "silu",
-    "softmax",
-    "softmax_cross_entropy_with_logits",
-    "softmax_cross_entropy_with_logits_v2",
-    "softplus",
-    "softsign",
-    "space_to_batch",
-    "space_to_depth",
-    "sparse_softmax_cross_entropy_with_logits",
-    "swish",
-    "tanh",
-    "top_k",
-    "weighted_cross_entropy_with_logits",
-    "zero_fraction",
-]
+def __getattr__(name: str) -> object:
+    """A name that only TensorFlow 1 programs use."""
+    return _old_name("dovetail.nn", name)
+
+
+__all__ = _exported(globals())

@@ -16,18 +16,6 @@ from ...graph.ops.random.stateless_random import (
     stateless_random_uniform as stateless_uniform,
     stateless_truncated_normal,
 )
+from ...public_paths import exported as _exported
 
-__all__ = [
-    "categorical",
-    "get_seed",
-    "multinomial",
-    "normal",
-    "random_crop",
-    "set_random_seed",
-    "shuffle",
-    "stateless_normal",
-    "stateless_truncated_normal",
-    "stateless_uniform",
-    "truncated_normal",
-    "uniform",
-]
+__all__ = _exported(globals())

@@ -36,10 +36,6 @@ from ...graph.ops.sparse.math import (
 )
 from ...graph.ops.state.accumulators import SparseConditionalAccumulator
 from ...graph.tensors.sparse_tensor import SparseTensor
+from ...public_paths import exported as _exported
 
-__all__ = [
-    "SparseConditionalAccumulator", "SparseTensor", "add", "concat", "expand_dims", "eye", "fill_empty_rows", "from_dense", "mask",
-    "matmul", "maximum", "merge", "minimum", "placeholder", "reduce_max", "reduce_max_sparse", "reduce_sum", "reduce_sum_sparse",
-    "reorder", "reset_shape", "reshape", "retain", "segment_mean", "segment_sqrt_n", "segment_sum", "slice", "softmax",
-    "sparse_dense_matmul", "split", "to_dense", "to_indicator", "transpose",
-]  # fmt: skip
+__all__ = _exported(globals())

@@ -14,8 +14,6 @@ from ...graph.ops.strings.strings import (
     string_to_number as to_number,
     string_upper as upper,
 )
+from ...public_paths import exported as _exported
 
-__all__ = [
-    "as_string", "format", "join", "length", "lower", "reduce_join", "regex_full_match", "regex_replace", "split", "strip", "substr",
-    "to_hash_bucket", "to_hash_bucket_fast", "to_hash_bucket_strong", "to_number", "upper",
-]  # fmt: skip
+__all__ = _exported(globals())

@@ -14,8 +14,7 @@ support models of TensorFlow 2, which consist of functions.
 `compat` and programs import this package.
 """
 
-from __future__ import annotations
-
+from ....public_paths import exported as _exported
 from . import builder, constants, loader, main_op, signature_constants, signature_def_utils, tag_constants, utils
 from .builder import Builder, simple_save
 from .constants import (
@@ -53,49 +52,6 @@ from .signature_def_utils import (
 from .tag_constants import GPU, SERVING, TPU, TRAINING
 from .utils import build_tensor_info, get_tensor_from_tensor_info
 
-__all__ = [
-    "ASSETS_DIRECTORY",
-    "ASSETS_KEY",
-    "Builder",
-    "CLASSIFY_INPUTS",
-    "CLASSIFY_METHOD_NAME",
-    "CLASSIFY_OUTPUT_CLASSES",
-    "CLASSIFY_OUTPUT_SCORES",
-    "DEFAULT_SERVING_SIGNATURE_DEF_KEY",
-    "GPU",
-    "LEGACY_INIT_OP_KEY",
-    "MAIN_OP_KEY",
-    "PREDICT_INPUTS",
-    "PREDICT_METHOD_NAME",
-    "PREDICT_OUTPUTS",
-    "REGRESS_INPUTS",
-    "REGRESS_METHOD_NAME",
-    "REGRESS_OUTPUTS",
-    "SAVED_MODEL_FILENAME_PB",
-    "SAVED_MODEL_FILENAME_PBTXT",
-    "SAVED_MODEL_SCHEMA_VERSION",
-    "SERVING",
-    "TPU",
-    "TRAINING",
-    "VARIABLES_DIRECTORY",
-    "VARIABLES_FILENAME",
-    "build_signature_def",
-    "build_tensor_info",
-    "builder",
-    "classification_signature_def",
-    "constants",
-    "contains_saved_model",
-    "get_tensor_from_tensor_info",
-    "is_valid_signature",
-    "load",
-    "loader",
-    "main_op",
-    "maybe_saved_model_directory",
-    "predict_signature_def",
-    "regression_signature_def",
-    "signature_constants",
-    "signature_def_utils",
-    "simple_save",
-    "tag_constants",
-    "utils",
-]
+__all__ = _exported(
+    globals(), "builder", "constants", "loader", "main_op", "signature_constants", "signature_def_utils", "tag_constants", "utils"
+)  # fmt: skip
