@@ -103,7 +103,7 @@ SMALL = {
     "an interface, or what a whole package stands on": (
         "codegen/backend", "codegen/ir/nodes", "codegen/reference", "graph/core/hooks", "graph/ops/all", "placer/search/types",
     ),
-    "source text of a kernel": ("codegen/cpu/kernels/topk_source", "codegen/cpu/native/copy_source"),
+    "source text of a kernel": ("codegen/cpu/kernels/topk_source", "codegen/cpu/native/moves_source"),
     "a file format or a device of Python's that knows nothing of the others": (
         "graph/core/interpreter_state", "graph/core/reference_counts", "graph/core/repeated_field", "graph/formats/crc32c",
         "graph/formats/png", "graph/formats/text_lines",

@@ -22,18 +22,10 @@ from dovetail.codegen.cpu.native import machine as c, table as t
 _WORDS, _NUMBER = "int64[::1]", "int64"
 
 
-@m.inner(f"void({_NUMBER})", error_model="numpy")
-def rest(i):
-    """The i-th pause of a spinning thread. After each `YIELD` of them it yields the core to other threads."""
-    c.pause()
-    if i % t.YIELD == t.YIELD - 1:
-        c.give_way()
-
-
 @m.inner(f"{_NUMBER}({_NUMBER}, {_NUMBER})", error_model="numpy")
 def word(record, i):
     """A word of a record."""
-    return c.number_at(record + t.WORD * i, t.WORD)
+    return c.word_at(record + t.WORD * i)
 
 
 @m.inner(f"void({_WORDS}, boolean)", error_model="numpy")
@@ -66,9 +58,9 @@ def wake(memory, count):
 
 @njit(f"void({_WORDS})", error_model="numpy", nogil=True, no_cfunc_wrapper=True, cache=True)
 def serve(memory):
-    """The loop of a helper, which never ends: it polls the order, and takes part in launches.
+    """The loop of a helper, which never ends: it looks for orders, and takes part in launches.
 
-    After `memory[LOOKS]` polls without a launch it sleeps until a caller wakes it.
+    Between two looks it yields its core to other threads. After `memory[LOOKS]` of them it sleeps until a caller wakes it.
     """
     n = seen = 0
     while True:
@@ -82,7 +74,7 @@ def serve(memory):
             continue
         n += 1
         if n <= memory[t.LOOKS]:
-            rest(n)
+            c.give_way()
             continue
         n = 0
         c.count_up(memory, t.SLEEPING, 1)
@@ -105,11 +97,9 @@ def shared(memory, record, helpers):
     c.count_up(memory, t.ORDER, -memory[t.LAST])
     n = 0
     while c.count_now(memory, t.INSIDE) != 0:
-        if n < memory[t.WAITS]:
-            rest(n)
-        else:
-            c.sleep(50)
         n += 1
+        if n > t.WAITS:
+            c.sleep(50)
     return c.count_now(memory, t.FAILED)
 
 
@@ -154,17 +144,8 @@ def begin(arrays, binding, table):
     return -1
 
 
-@njit(f"void({', '.join([_NUMBER] * 6)})", error_model="numpy", nogil=True, no_cfunc_wrapper=True, cache=True)
-def assist(what, address, other, size, low, high):
-    """The launches that need no kernel (`table.COPY` lists them), called as a kernel is."""
-    if what == t.COPY:
-        c.copy_bytes(address + low, other + low, high - low)
-    elif what == t.CHECK:
-        for i in range(other):
-            if not low <= c.number_at(address + i * size, size) < high:
-                raise IndexError
-    elif what == t.FILL:
-        c.fill_bytes(address, other, size)
-    else:
-        for i in range(size):
-            rest(i)
+@njit(f"void(uint8[::1], {_NUMBER}, {_NUMBER})", error_model="numpy", nogil=True, no_cfunc_wrapper=True, cache=True)
+def clear(x, lo, hi):
+    """Fill a part of a vector with zeros."""
+    for i in range(lo, hi):
+        m.store(x, 0, i, 0)

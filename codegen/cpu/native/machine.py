@@ -1,11 +1,10 @@
-"""Instructions that the compiled loops of the launch table need and Numba lacks: atomic counters, calls through addresses, pauses.
+"""Instructions that the compiled loops of the launch table need and Numba lacks: atomic counters, calls through addresses.
 
 Numba's calling convention on CPUs and its view of an array (`fields_of`) are relied on here and in `table`, nowhere else.
 """
 
 from __future__ import annotations
 
-import platform
 from typing import Any
 
 from llvmlite import ir
@@ -16,9 +15,6 @@ from ...vecmath.intrinsics import inner, instructions
 from ...vecmath.memory import element
 
 _BYTE, _INT, _WORD = ir.IntType(8), ir.IntType(32), ir.IntType(64)
-_PAUSES = {"x86_64": ("llvm.x86.sse2.pause", []), "AMD64": ("llvm.x86.sse2.pause", []),
-           "aarch64": ("llvm.aarch64.hint", [_INT(1)]), "arm64": ("llvm.aarch64.hint", [_INT(1)])}  # fmt: skip
-"""The instruction that tells a core that its thread is spinning."""
 
 
 def _call(builder: Any, name: str, result: Any, arguments: list[Any]) -> Any:
@@ -32,8 +28,6 @@ def _place(builder: Any, address: Any, kind: Any) -> Any:
 
 
 # Functions of the C library; addresses are integers.
-copy_bytes = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
-fill_bytes = types.ExternalFunction("memset", types.intp(types.intp, types.int32, types.intp))
 read_bytes = types.ExternalFunction("read", types.intp(types.int32, types.intp, types.intp))
 write_bytes = types.ExternalFunction("write", types.intp(types.int32, types.intp, types.intp))
 give_way = types.ExternalFunction("sched_yield", types.int32())
@@ -62,15 +56,6 @@ def take(counters, place, is_first, count):
     return front if is_first else count - 1 - back
 
 
-@instructions(lambda: types.void())
-def pause(context, builder, args):
-    """Let the core know that this thread is spinning."""
-    if platform.machine() in _PAUSES:
-        name, arguments = _PAUSES[platform.machine()]
-        _call(builder, name, ir.VoidType(), arguments)
-    return context.get_dummy_value()
-
-
 @instructions(lambda record, head, low, high: types.int64(*[types.intp] * 4))
 def call_record(context, builder, args, record, head, low, high):
     """Call the function of the record at an address for a range: trampoline(function, arguments, low, high). Returns 0: success.
@@ -89,22 +74,10 @@ def address_of_element(context, builder, args, words, at):
     return builder.ptrtoint(element(context, builder, words, *args), _WORD)
 
 
-@instructions(lambda address, size: types.int64(types.intp, types.intp))
-def number_at(context, builder, args, address, size):
-    """The integer of `size` bytes (1, 2, 4 or 8) at an address, with its sign."""
-    result = cgutils.alloca_once(builder, _WORD)
-    after = builder.append_basic_block()
-    switch = builder.switch(args[1], after)
-    for size in (1, 2, 4, 8):
-        kind = ir.IntType(8 * size)
-        block = builder.append_basic_block()
-        switch.add_case(_WORD(size), block)
-        builder.position_at_end(block)
-        value = builder.load(_place(builder, args[0], kind), align=size)
-        builder.store(value if size == 8 else builder.sext(value, _WORD), result)
-        builder.branch(after)
-    builder.position_at_end(after)
-    return builder.load(result)
+@instructions(lambda address: types.int64(types.intp))
+def word_at(context, builder, args, address):
+    """The word at an address."""
+    return builder.load(_place(builder, args[0], _WORD))
 
 
 @instructions(lambda arrays, number, fields: types.int64(types.intp, types.intp, fields))

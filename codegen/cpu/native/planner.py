@@ -191,42 +191,33 @@ class Planner:
         begin = launches.begin_of(x)
         return begin if memory.kind == "fixed" else Address(memory, begin - memory.begin)
 
-    def share(self, function: Any, arguments: Sequence[Any], length: int, parts: int, threads: int) -> None:
+    def share(self, function: Any, arguments: Sequence[Any], length: int, parts: int = 1, threads: int = 1) -> None:
         """Have a compiled `function(*arguments, lo, hi)` called for all parts of `0..length`, on up to `threads` threads."""
-        self._record(function, [*launches.words(arguments, self._at), 0, length], min(threads, parts), parts)
-
-    def clear(self, x: Array) -> None:
-        """Fill a contiguous tensor with zeros."""
-        self._record(None, [launches.FILL, self._at(x), 0, x.nbytes, 0, 0])
-
-    def check(self, x: Array, limit: int, least: int = 0) -> None:
-        """Fail the run unless all numbers of a contiguous tensor are at least `least`, and below a limit."""
-        self._record(None, [launches.CHECK, self._at(x), x.size, x.itemsize, least, limit])
-
-    def copy(self, x: Array, out: Array) -> None:
-        """Copy a tensor in memory, also a strided one."""
-        if x.flags.c_contiguous and out.flags.c_contiguous:
-            function, length = None, x.nbytes
-            words = [launches.COPY, self._at(out), self._at(x), 0]
-        else:
-            sizes, jumps, out_jumps = joined_axes(x, out)
-            function, length = self.compiled(copy_source(x.itemsize)), sizes[0]
-            spans = (x, _span(sizes, jumps)), (out, _span(sizes, out_jumps))  # as far as jumps lead
-            words = [word for y, span in spans for word in launches.vector(span, y.itemsize, self._at(y))]
-            words += [*sizes, *jumps, *out_jumps]
-        self._record(function, [*words, 0, length])
-
-    def _record(self, function: Any, arguments: Sequence[Any], threads: int = 1, parts: int = 1) -> None:
-        """Add a launch. A function that is None: that of the table itself."""
-        for word in arguments:
+        words = [*launches.words(arguments, self._at), 0, length]
+        for word in words:
             if type(word) is Address:
                 word.memory.last = self._launches
                 if word.memory.first < 0:
                     word.memory.first = self._launches
         self._launches += 1
-        self.threads = max(self.threads, threads)
+        self.threads = max(self.threads, min(threads, parts))
         if not self.is_dry:
-            self.words += launches.record(function or launches.loops()["assist"], arguments, threads, parts)
+            self.words += launches.record(function, words, min(threads, parts), parts)
+
+    def clear(self, x: Array) -> None:
+        """Fill a contiguous tensor with zeros."""
+        self.share(None if self.is_dry else launches.loops()["clear"], (_bytes(x),), x.nbytes)
+
+    def check(self, x: Array, limit: int, least: int = 0) -> None:
+        """Fail the run unless all numbers of a contiguous tensor are at least `least`, and below a limit."""
+        self.share(self.compiled(check_source(x.itemsize)), (x, least, limit), x.size)
+
+    def copy(self, x: Array, out: Array) -> None:
+        """Copy a tensor in memory, also a strided one."""
+        if x.flags.c_contiguous and out.flags.c_contiguous:
+            x, out = _bytes(x), _bytes(out)
+        sizes, jumps, out_jumps = joined_axes(x, out)
+        self.share(self.compiled(copy_source(x.itemsize)), (x, out, sizes, jumps, out_jumps), sizes[0])
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
@@ -261,7 +252,12 @@ def copy_source(itemsize: int) -> str:
     """The text of a kernel for strided copies of elements of `itemsize` bytes. NotPlannableError: there is none for that size."""
     if itemsize not in (1, 2, 4, 8):
         raise NotPlannableError(f"elements of {itemsize} bytes")
-    return text_of("native/copy_source", {"copy": ("rw", (5, 5, 5))}, f"uint{8 * itemsize}")
+    return text_of("native/moves_source", {"copy": ("rw", (5, 5, 5))}, f"uint{8 * itemsize}")
+
+
+def check_source(itemsize: int) -> str:
+    """The text of a kernel that checks integers of `itemsize` bytes."""
+    return text_of("native/moves_source", {"check": ("rii", ())}, f"int{8 * itemsize}")
 
 
 def joined_axes(x: Array, out: Array) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
@@ -280,10 +276,11 @@ def joined_axes(x: Array, out: Array) -> tuple[tuple[int, ...], tuple[int, ...],
             axes.append([n, a, b])
     if len(axes) > MOST_DIMENSIONS:
         raise NotPlannableError("a view of many dimensions")
-    axes[1:1] = [[1, 0, 0]] * (MOST_DIMENSIONS - len(axes))  # after the first, which threads share
+    axes[-1:-1] = [[1, 0, 0]] * (MOST_DIMENSIONS - len(axes))  # before the last, whose loop is the innermost
     sizes, jumps, out_jumps = (tuple(axis[i] for axis in axes) for i in range(3))
     return sizes, jumps, out_jumps
 
 
-def _span(sizes: Sequence[int], jumps: Sequence[int]) -> int:
-    return 1 + sum((n - 1) * max(0, j) for n, j in zip(sizes, jumps, strict=True))
+def _bytes(x: Array) -> Array:
+    """The bytes of a contiguous tensor."""
+    return x.reshape(-1).view(np.uint8)

@@ -38,21 +38,13 @@ ADDRESS = 4  # which of them is its address
 SIZES = VECTOR - 2  # of what Numba sees of an array: where its sizes begin, and then its strides
 FIELDS = SIZES + 2 * 64 + 1  # words of that, for as many axes as an array of NumPy may have
 
-YIELD = 64  # looks of a spinning thread between which others may have the core
+# Looks of a caller, some 50 microseconds, after which it sleeps while helpers finish.
+WAITS = 1 << 15
 
 # Words of the memory of a worker pool: see `launch_source`. Each has a line of the cache.
-SLEEPING, BYTE, READ_END, WRITE_END, LOOKS, WAITS, ORDER, INSIDE, TAKEN, FAILED, LAST, RECORD, POOL_WORDS = (
-    LINE * i for i in range(13)
+SLEEPING, BYTE, READ_END, WRITE_END, LOOKS, ORDER, INSIDE, TAKEN, FAILED, LAST, RECORD, POOL_WORDS = (
+    LINE * i for i in range(12)
 )
-
-COPY, FILL, CHECK, LOOK = range(4)
-"""What tables do themselves: the first argument of the loop `assist`(what, address, other, size, low, high).
-
-    COPY     the bytes from `low` to `high` behind address `other`, to as far behind `address`
-    FILL     `size` bytes at `address`, each with the number `other`
-    CHECK    fail unless all `other` integers of `size` bytes at `address` are in [low, high)
-    LOOK     pause `size` times, as a spinning helper does
-"""
 
 
 def address_of(function: Any) -> int:
@@ -73,7 +65,7 @@ def vector(elements: int, itemsize: int, address: Any = 0) -> tuple[Any, ...]:
 
 
 def words(arguments: Iterable[Any], address: Callable[[Array], Any]) -> list[Any]:
-    """The words of a kernel's arguments: contiguous vectors, whose addresses are given, integers, and tuples of these."""
+    """The words of a kernel's arguments: arrays, as vectors at the addresses that are given; integers; and tuples of these."""
     out: list[Any] = []
     for x in arguments:
         if isinstance(x, np.ndarray):
@@ -87,13 +79,13 @@ def record(function: Any, arguments: Sequence[Any], threads: int = 1, parts: int
     """The words of a record.
 
     Args:
-        function: a compiled kernel, or the loop `assist` (see `COPY`). arguments: the words of its arguments, 0 and the length.
+        function: a compiled kernel. arguments: the words of its arguments, 0 and the length.
         threads: how many may share it. parts: into how many ranges they divide the length.
     """
     return [HEAD + len(arguments), trampoline(len(arguments)), address_of(function), threads, parts, *arguments]
 
 
-_LOOPS = ("begin", "run", "serve", "assist")
+_LOOPS = ("begin", "run", "serve", "clear")
 
 
 @cache

@@ -1,19 +1,14 @@
 """The helper threads of a process, and what runs tables with their help.
 
 Waking a thread takes about 70 microseconds. So a helper that has worked looks for the next launch, on shared memory and without Python
-(`launch_source`), for `PATIENCE_NS`. In a task of a cluster it is less patient: others may need the core (docs/concepts/kernels-cpu.md has
+(`launch_source`), for some time. In a task of a cluster it is less patient: others may need the core (docs/concepts/kernels-cpu.md has
 the numbers). One thread at a time runs a table with helpers; another one does its work alone.
-
-Helpers are kept off the core of the caller. Some schedulers put a woken thread on the core of the one that has woken it, and move it only
-after it has waited there. It saves up to 10 % of large elementwise kernels.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -25,8 +20,8 @@ from ...options import has_neighbours
 from ...target import cores
 from . import table as launches
 
-PATIENCE_NS = 50_000  # for which helpers look for the next launch, and a caller waits for helpers to finish ...
-TASK_PATIENCE_NS = 3_000  # ... and for which helpers look in a task of a cluster
+PATIENCE = 200  # looks for the next launch, some 50 microseconds, before a helper sleeps ...
+TASK_PATIENCE = 12  # ... and in a task of a cluster
 MOST_HELPERS = 64
 _NO_POOL = np.zeros(0, np.int64)
 
@@ -37,51 +32,18 @@ class WorkerPool:
     Attributes:
         memory: see `launch_source`.
         threads: the most that may share a launch, the caller among them.
+        lock: held by the caller that they help.
     """
 
     def __init__(self) -> None:
         self.threads = min(cores(), MOST_HELPERS) + 1
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self.memory = np.zeros(launches.POOL_WORDS, np.int64)
         self.memory[launches.READ_END], self.memory[launches.WRITE_END] = os.pipe()
-        self.memory[launches.LOOKS] = _looks(TASK_PATIENCE_NS if has_neighbours() else PATIENCE_NS)
-        self.memory[launches.WAITS] = _looks(PATIENCE_NS)
+        self.memory[launches.LOOKS] = TASK_PATIENCE if has_neighbours() else PATIENCE
         serve = launches.loops()["serve"]
-        self._helpers = [
-            threading.Thread(target=serve, args=(self.memory,), name=f"dovetail-kernel-{i}", daemon=True)
-            for i in range(self.threads - 1)
-        ]
-        for helper in self._helpers:
-            helper.start()
-        has_cores = hasattr(os, "sched_setaffinity")
-        self._core_of: Callable[[], int] | None = (
-            getattr(ctypes.CDLL(None), "sched_getcpu", None) if has_cores else None
-        )
-        self._allowed = os.sched_getaffinity(0) if has_cores else set()
-        self._left = -1  # the core that helpers are kept away from
-
-    def run(self, table: Array) -> bool:
-        """Run a table; see `run` below."""
-        if not self._lock.acquire(blocking=False):
-            return run(table)
-        try:
-            self._leave_core_of_caller()
-            return not launches.loops()["run"](table, self.memory)
-        finally:
-            self._lock.release()
-
-    def _leave_core_of_caller(self) -> None:
-        """Let helpers run anywhere but on the core of this thread."""
-        if self._core_of is None or (core := self._core_of()) == self._left:
-            return
-        self._left = core
-        elsewhere = self._allowed - {core}
-        for helper in self._helpers:
-            try:
-                if elsewhere and helper.native_id is not None:
-                    os.sched_setaffinity(helper.native_id, elsewhere)
-            except OSError:  # these cores have been taken away from the process: the scheduler knows better
-                self._core_of = None
+        for i in range(self.threads - 1):
+            threading.Thread(target=serve, args=(self.memory,), name=f"dovetail-kernel-{i}", daemon=True).start()
 
 
 @cache
@@ -92,9 +54,13 @@ def pool(process: int) -> WorkerPool:
 
 def run(table: Array, threads: int = 1) -> bool:
     """Run a launch table. False: a kernel failed. `threads`: the most that any of its records is for, the caller among them."""
-    if threads > 1:
-        return pool(os.getpid()).run(table)
-    return not launches.loops()["run"](table, _NO_POOL)
+    helpers = pool(os.getpid()) if threads > 1 else None
+    if helpers is None or not helpers.lock.acquire(blocking=False):
+        return not launches.loops()["run"](table, _NO_POOL)
+    try:
+        return not launches.loops()["run"](table, helpers.memory)
+    finally:
+        helpers.lock.release()
 
 
 def share(function: Callable[..., Any], arguments: Sequence[Any], length: int, parts: int, threads: int) -> None:
@@ -109,14 +75,3 @@ def share(function: Callable[..., Any], arguments: Sequence[Any], length: int, p
     words = [*launches.words(arguments, launches.begin_of), 0, length]
     if not run(np.array(launches.record(function, words, threads, parts), np.int64), threads):
         raise MemoryError("a kernel found no memory for its scratch arrays")
-
-
-@cache
-def _looks(patience: int) -> int:
-    """How many looks take so many nanoseconds on this machine."""
-    some, fastest = 2000, float("inf")
-    for _ in range(3):
-        began = time.perf_counter_ns()
-        launches.loops()["assist"](launches.LOOK, 0, 0, some, 0, 0)
-        fastest = min(fastest, time.perf_counter_ns() - began)
-    return max(100, int(patience * some / fastest))

@@ -35,10 +35,6 @@ LARGEST = 1 << 20  # bytes of a variable that is updated together with others, s
 
 _READS = frozenset(("Read", "ReadVariableOp", "StackPopV2", "TensorArrayReadV3", "TensorArrayGradV3"))
 """Ops that only read, or read what belongs to this step."""
-_SMALL = SHAPE_OPS | {
-    "AddV2", "BroadcastArgs", "BroadcastGradientArgs", "Greater", "Identity", "Less", "LogicalAnd", "NoOp", "Sub",
-}  # fmt: skip
-"""Ops that mostly compute counters and shapes outside kernels: to run them earlier keeps no memory for longer."""
 
 
 def form_native_regions(program: Program, lone: bool = False) -> Program:
@@ -136,7 +132,7 @@ class _Window:
     def can_be_first(self, call: Call) -> bool:
         """Whether a call may run before those of the window."""
         looks = call.op in _READS or bool(variables_of(call))
-        may_move = call.op in HANDLES or call.op in _SMALL or looks and not self.updates
+        may_move = call.op in HANDLES or looks and not self.updates
         return may_move and not self.made.intersection(call.inputs)
 
     def close(self) -> _Window:

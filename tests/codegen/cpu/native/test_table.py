@@ -9,17 +9,16 @@ import pytest
 
 from dovetail.codegen.cpu.jit import compile_now
 from dovetail.codegen.cpu.native import table as launches
-from dovetail.codegen.cpu.native.planner import LEAST, Planner, copy_source
+from dovetail.codegen.cpu.native.planner import LEAST, Planner, check_source, copy_source
 from dovetail.codegen.cpu.native.plans import NativePlan
-from dovetail.codegen.cpu.native.table import CHECK, COPY, FILL
 from dovetail.codegen.cpu.native.worker_pool import run
 
 Array = np.ndarray[Any, Any]
 
 
-def assist() -> Any:
-    """The function of what tables do themselves."""
-    return launches.loops()["assist"]
+def clear() -> Any:
+    """The function that fills bytes with zeros."""
+    return launches.loops()["clear"]
 
 
 class Table:
@@ -104,42 +103,47 @@ def test_what_does_not_fit_is_named_before_anything_runs(other: Any) -> None:
 def test_a_scalar_and_an_axis_of_one_element_with_any_stride_fit() -> None:
     wide = np.lib.stride_tricks.as_strided(np.arange(3, dtype=np.int64), (1, 3), (999, 8))
     for x in (np.array(7, np.int64), wide):
-        out = np.zeros_like(x)
-        table = Table(x, out)
-        table.add(launches.record(assist(), [COPY, 0, 0, 0, 0, x.nbytes]), {1: (1, 0), 2: (0, 0)})
+        table = Table(x)
+        table.add(launches.record(clear(), [*launches.vector(8, 1), 0, 8]), {launches.ADDRESS: (0, 0)})
         assert table.run() is True
-        assert out.tolist() == x.tolist()
+        assert x.ravel().tolist() == ([0] if x.ndim == 0 else [0, 1, 2])
+
+
+def checked(values: Any, limit: int, least: int = 0) -> bool:
+    """Whether a plan runs that checks these numbers."""
+    planner = Planner()
+    x = planner.given(0, values)
+    compile_now(check_source(values.itemsize))
+    planner.check(x, limit, least)
+    return NativePlan(planner, []).run((values,)) is not None
 
 
 def test_a_record_that_fails_stops_the_table() -> None:
-    labels, out = np.array([0, 4, 9], np.int64), np.zeros(3, np.int64)
+    labels, out = np.array([0, 4, 9], np.int64), np.full(3, 5, np.int64)
+    check = compile_now(check_source(8))
     for limit, stops in ((10, False), (9, True)):
         table = Table(labels, out)
-        table.add(launches.record(assist(), [CHECK, 0, 3, 8, 0, limit]), {1: (0, 0)})
-        table.add(launches.record(assist(), [FILL, 0, 255, 16, 0, 0]), {1: (1, 8)})
+        table.add(launches.record(check, [*launches.vector(3, 8), 0, limit, 0, 3]), {launches.ADDRESS: (0, 0)})
+        table.add(launches.record(clear(), [*launches.vector(16, 1), 0, 16]), {launches.ADDRESS: (1, 8)})
         assert table.run() is not stops
-        assert out.tolist() == ([0, 0, 0] if stops else [0, -1, -1])
-        out[:] = 0
+        assert out.tolist() == ([5, 5, 5] if stops else [5, 0, 0])
+        out[:] = 5
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64])
 def test_numbers_below_zero_are_out_of_range(dtype: Any) -> None:
-    for values, well in (([0, 1, 2], True), ([0, -1, 2], False), ([3, 0, 0], False), ([], True)):
+    for values, well in (([0, 1, 2], True), ([0, -1, 2], False), ([3, 0, 0], False)):
         x = np.array(values, dtype)
-        table = Table(np.array([*values, 0], dtype))
-        table.add(launches.record(assist(), [CHECK, 0, x.size, x.itemsize, 0, 3]), {1: (0, 0)})
-        assert table.run() is well
-        table = Table(np.array([*values, 0], dtype))
-        table.add(launches.record(assist(), [CHECK, 0, x.size, x.itemsize, LEAST, 3]), {1: (0, 0)})
-        assert table.run() is (max(values, default=0) < 3)
+        assert checked(x, 3) is well
+        assert checked(x, 3, LEAST) is (max(values) < 3)
 
 
-def test_bytes_are_copied() -> None:
-    x, out = np.arange(100, dtype=np.uint8), np.zeros(100, np.uint8)
-    table = Table(x, out, loose=1)
-    table.add(launches.record(assist(), [COPY, 0, 0, 0, 0, 10]), {1: (1, 5), 2: (0, 20)})
+def test_only_the_bytes_of_a_launch_are_written() -> None:
+    x = np.arange(1, 101, dtype=np.uint8)
+    table = Table(x, loose=1)
+    table.add(launches.record(clear(), [*launches.vector(10, 1), 0, 10]), {launches.ADDRESS: (0, 20)})
     assert table.run() is True
-    assert out.tolist() == [0] * 5 + list(range(20, 30)) + [0] * 85
+    assert x.tolist() == [*range(1, 21), *[0] * 10, *range(31, 101)]
 
 
 def test_a_plan_takes_arrays_of_its_types_only() -> None:
@@ -147,6 +151,7 @@ def test_a_plan_takes_arrays_of_its_types_only() -> None:
     planner = Planner()
     given = planner.given(0, x)
     made = planner.empty((2, 3), x.dtype)
+    compile_now(copy_source(1))
     planner.copy(given, made)
     plan = NativePlan(planner, [made])
     (out,) = plan.run((x,)) or ()

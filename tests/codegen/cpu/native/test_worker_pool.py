@@ -70,8 +70,8 @@ def _units(numbers: Any, counters: Any, units: int, threads: int = 2) -> Any:
         *launches.vector(counters.size, 8, counters.ctypes.data),
         *[units, 0, threads],
     ]
-    fill = [launches.FILL, counters.ctypes.data, 0, counters.nbytes, 0, 0]
-    clear = launches.record(launches.loops()["assist"], fill)
+    zeros = [*launches.vector(counters.nbytes, 1, counters.ctypes.data), 0, counters.nbytes]
+    clear = launches.record(launches.loops()["clear"], zeros)
     return np.array([*clear, *launches.record(_kernels()[1], words, threads, threads)], np.int64)
 
 
@@ -151,7 +151,7 @@ def test_a_helper_takes_part() -> None:
 
 def test_a_second_caller_does_its_work_alone() -> None:
     numbers = np.zeros(100, np.int64)
-    with pool(os.getpid())._lock:
+    with pool(os.getpid()).lock:
         assert run(_parts(numbers, 2), 2)
     assert (numbers == 1).all()
 
@@ -180,44 +180,12 @@ def test_a_helper_that_fails_fails_the_call() -> None:
         share(_kernels()[0], (np.zeros(50, np.int64), 50), 50, 2, 2)
 
 
-def test_helpers_leave_the_core_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    places: dict[int, set[int]] = {}
-    monkeypatch.setattr(os, "sched_setaffinity", places.__setitem__, raising=False)
-    helpers = WorkerPool()
-    helpers._allowed, core = {3, 5, 8}, 5
-    helpers._core_of = lambda: core
-    helpers._leave_core_of_caller()
-    assert places == {t.native_id: {3, 8} for t in helpers._helpers}
-    places.clear()
-    helpers._leave_core_of_caller()
-    assert not places  # they are there already
-    core = 8
-    helpers._leave_core_of_caller()
-    assert set(map(tuple, places.values())) == {(3, 5)}
-
-
-def test_helpers_stay_where_they_are_when_cores_have_been_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(thread: int, cores: set[int]) -> None:
-        raise OSError(22, "Invalid argument")
-
-    monkeypatch.setattr(os, "sched_setaffinity", refuse, raising=False)
-    helpers = WorkerPool()
-    helpers._allowed, helpers._core_of = {3, 5}, lambda: 5
-    helpers._leave_core_of_caller()
-    helpers._leave_core_of_caller()
-    assert helpers._core_of is None
-
-
 def test_helpers_of_a_task_that_has_neighbours_are_less_patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_pool, "PATIENCE_NS", 10**9)
-    monkeypatch.setattr(worker_pool, "TASK_PATIENCE_NS", 0)
+    looks = []
     for has_neighbours in (False, True):
         monkeypatch.setattr("dovetail.codegen.options._has_neighbours", has_neighbours)
-        worker_pool._looks.cache_clear()
-        try:
-            assert bool(WorkerPool().memory[launches.LOOKS] == 100) is has_neighbours  # no fewer looks than these
-        finally:
-            worker_pool._looks.cache_clear()
+        looks.append(WorkerPool().memory[launches.LOOKS])
+    assert looks == [worker_pool.PATIENCE, worker_pool.TASK_PATIENCE]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The loops of strided copies for native plans. See `emit.instantiate` for how this text becomes a kernel."""
+"""The loops of strided copies and of checks for native plans. See `emit.instantiate` for how this text becomes a kernel."""
 
 from numba import njit, types  # noqa: F401 (what is added to this text uses them)
 
@@ -20,3 +20,10 @@ def copy(x, out, sizes, jumps, out_jumps, lo, hi):
                     else:
                         for e in range(sizes[4]):
                             m.store(out, 1, to + e * out_jumps[4], m.load(x, 0, of + e * jumps[4]))
+
+
+def check(x, least, limit, lo, hi):
+    """Fail unless all numbers are at least `least`, and below a limit."""
+    for i in range(lo, hi):
+        if not least <= m.load(x, 0, i) < limit:
+            raise IndexError
