@@ -3,6 +3,9 @@
 `import dovetail` loads large parts and old names late, in `__getattr__`. Each of these modules has a stub beside it that imports every
 name from the module that defines it, so an unknown name is an error and the others have their types.
 
+A function that a row of a table makes (`exp = define_unary("Exp", ...)`) has no definition that an editor could show. The stub of
+`dovetail.math` defines it, and the others take it from there.
+
 A public path such as `dovetail.keras.layers` has no file, because its module lies elsewhere (`dovetail/public_paths.py`). A stub stands at
 each such path and gives the names of that module. A test sees that all stubs are up to date.
 """
@@ -11,11 +14,13 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
+import re
 import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # a checkout needs no install
@@ -74,9 +79,29 @@ def stub(path: str) -> str:
     names = {*module.__all__, *old_names, *(n for n, (_, own) in found.items() if n == own and not n.startswith("_"))}
     values = {name: _type_of(getattr(module, name)) for name in (*module.__all__, *old_names) if name not in found}
     values.update(dict.fromkeys(getattr(module, "_MESSAGES", ()), "Any"))
+    rows = {name: value for name in found if is_row(value := getattr(module, name, None))}
+    if public == "dovetail.math":
+        found = {name: where for name, where in found.items() if name not in rows}
+        return _text(public, {n: found[n] for n in names if n in found}, values, module.__all__, rows)
+    math = importlib.import_module("dovetail.math")
+    homes = {id(getattr(math, name)): name for name in reversed(math.__all__)}
+    found.update({n: ("dovetail.api.ops.math", homes[id(f)]) for n, f in rows.items() if id(f) in homes})
     if public == "dovetail":
         values["__version__"] = "str"
     return _text(public, {n: found[n] for n in names if n in found}, values, module.__all__)
+
+
+def is_row(value: object) -> bool:
+    """Whether a value is a function that a row of a table makes."""
+    function = inspect.unwrap(value) if isinstance(value, FunctionType) else None
+    return isinstance(function, FunctionType) and function.__code__.co_name not in ("<lambda>", function.__name__)
+
+
+def definition(function: FunctionType, name: str) -> str:
+    """The definition of a function, without its body."""
+    signature = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(function)))
+    text = (inspect.getdoc(function) or "").replace("\n", "\n    ").replace("\n    \n", "\n\n")
+    return f'def {name}{signature}:\n    """{text}"""\n'
 
 
 def public_path_stubs() -> dict[str, str]:
@@ -126,7 +151,13 @@ def _type_of(value: object) -> str:
     return "None" if value is None else "str" if isinstance(value, str) else "Any"
 
 
-def _text(public: str, found: dict[str, tuple[str, str]], values: dict[str, str], exported: list[str]) -> str:
+def _text(
+    public: str,
+    found: dict[str, tuple[str, str]],
+    values: dict[str, str],
+    exported: list[str],
+    defined: dict[str, FunctionType] | None = None,
+) -> str:
     by_module: dict[str, list[str]] = {}
     renamed = [name for name, (_, own) in sorted(found.items()) if name != own and name not in exported]
     for name, (module, own) in sorted(found.items()):  # a stub gives no name that an import has changed
@@ -135,6 +166,9 @@ def _text(public: str, found: dict[str, tuple[str, str]], values: dict[str, str]
     for module, names in sorted(by_module.items()):
         line = f"from {module} import {', '.join(names)}"
         lines += [line] if len(line) <= 136 else [f"from {module} import (", _filled(", ".join(names)), ")"]
+    if defined:
+        lines += ["from dovetail.graph.core.build import TensorLike", "from dovetail.graph.core.graph import Tensor"]
+        lines += [definition(f, name) for name, f in sorted(defined.items())]
     lines += [f"{name} = _{name}" for name in renamed]
     lines += [f"{name}: {kind}" for name, kind in sorted(values.items())]
     lines += ["__all__ = [", _filled(", ".join(f'"{name}"' for name in exported)), "]"]

@@ -317,13 +317,19 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
             yield from _walk(child)
 
 
-_TREES: dict[str, dict[str, ast.FunctionDef]] = {}
+_TREES: dict[str, dict[str, ast.AST]] = {}
 
 
-def _functions_of(module: ModuleType) -> dict[str, ast.FunctionDef]:
+def _functions_of(module: ModuleType) -> dict[str, ast.AST]:
+    """The functions of a module, and the rows of tables that make some: `exp = define_unary("Exp", ...)`."""
     if module.__name__ not in _TREES:
-        tree = ast.parse(inspect.getsource(module))
-        _TREES[module.__name__] = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
+        found = _TREES[module.__name__] = {}
+        for node in ast.parse(inspect.getsource(module)).body:
+            if isinstance(node, ast.FunctionDef):
+                found[node.name] = node
+            elif isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Call):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                found.update({t.id: node.value for t in targets if isinstance(t, ast.Name)})
     return _TREES[module.__name__]
 
 

@@ -18,6 +18,18 @@ from dovetail.api.ops.debugging import (
     assert_type, check_numerics as check_numerics, is_non_decreasing as is_non_decreasing, is_numeric_tensor as is_numeric_tensor,
     is_strictly_increasing as is_strictly_increasing, verify_tensor_all_finite as verify_tensor_all_finite,
 )
+from dovetail.api.ops.math import (
+    abs as abs, acos as acos, acosh as acosh, asin as asin, asinh as asinh, atan as atan, atanh as atanh, ceil as ceil, cos as cos, cosh
+    as cosh, digamma as digamma, divide_no_nan as _div_no_nan, equal as equal, erf as erf, erfc as erfc, exp as exp, expm1 as expm1,
+    floor as floor, floormod as floormod, greater as greater, greater_equal as greater_equal, is_finite as is_finite, is_inf as is_inf,
+    is_nan as is_nan, less as less, less_equal as less_equal, lgamma as lgamma, log as log, log1p as log1p, logical_and as logical_and,
+    logical_not as logical_not, logical_or as logical_or, reduce_max as _max, maximum as maximum, reduce_mean as _mean, reduce_min as
+    _min, minimum as minimum, floormod as _mod, multiply as multiply, negative as negative, not_equal as not_equal, reciprocal as
+    reciprocal, reduce_all as reduce_all, reduce_any as reduce_any, reduce_max as reduce_max, reduce_mean as reduce_mean, reduce_min as
+    reduce_min, reduce_prod as reduce_prod, reduce_sum as reduce_sum, rint as rint, rsqrt as rsqrt, sigmoid as sigmoid, sign as sign,
+    sin as sin, sinh as sinh, sqrt as sqrt, square as square, squared_difference as squared_difference, subtract as subtract, reduce_sum
+    as _sum, tan as tan, tanh as tanh,
+)
 from dovetail.compat.tf1 import (
     contrib as contrib, estimator as estimator, feature_column as feature_column, image as image, keras as keras, layers as layers,
     losses as losses, metrics as metrics,
@@ -160,11 +172,9 @@ from dovetail.graph.ops.linalg.solving import (
     matrix_solve as matrix_solve, matrix_triangular_solve as matrix_triangular_solve,
 )
 from dovetail.graph.ops.math.arithmetic import (
-    absolute as _abs, accumulate_n as accumulate_n, add as add, add_n as add_n, div as div, div_no_nan as div_no_nan, divide as divide,
-    floordiv as _floor_div, floordiv as floordiv, floormod as floormod, maximum as maximum, minimum as minimum, floormod as _mod,
-    multiply as multiply, negative as negative, power as _pow, real_divide as _realdiv, reciprocal as reciprocal, rsqrt as rsqrt,
-    scalar_mul as scalar_mul, sign as sign, sqrt as sqrt, square as square, squared_difference as squared_difference, subtract as
-    subtract, truediv as truediv, truncatediv as truncatediv, truncatemod as truncatemod,
+    accumulate_n as accumulate_n, add as add, add_n as add_n, div as div, divide as divide, floordiv as _floor_div, floordiv as
+    floordiv, power as _pow, real_divide as _realdiv, scalar_mul as scalar_mul, truediv as truediv, truncatediv as truncatediv,
+    truncatemod as truncatemod,
 )
 from dovetail.graph.ops.math.broadcasting import broadcast_dynamic_shape as broadcast_dynamic_shape
 from dovetail.graph.ops.math.cast import cast as cast, to_float as to_float
@@ -172,22 +182,8 @@ from dovetail.graph.ops.math.clip import (
     clip_by_global_norm as clip_by_global_norm, clip_by_norm as clip_by_norm, clip_by_value as clip_by_value, global_norm as
     global_norm, saturate_cast as saturate_cast,
 )
-from dovetail.graph.ops.math.compare import (
-    equal as equal, greater as greater, greater_equal as greater_equal, less as less, less_equal as less_equal, logical_and as
-    logical_and, logical_not as logical_not, logical_or as logical_or, logical_xor as logical_xor, not_equal as not_equal, where as
-    where, where_v2 as where_v2,
-)
-from dovetail.graph.ops.math.elementwise import (
-    acos as acos, acosh as acosh, asin as asin, asinh as asinh, atan as atan, atan2 as atan2, atanh as atanh, ceil as ceil, cos as cos,
-    cosh as cosh, digamma as digamma, erf as erf, erfc as erfc, exp as exp, expm1 as expm1, floor as floor, is_finite as is_finite,
-    is_inf as is_inf, is_nan as is_nan, lgamma as lgamma, log as log, log1p as log1p, polygamma as polygamma, rint as rint, round as
-    round, sigmoid as sigmoid, sin as sin, sinh as sinh, tan as tan, tanh as tanh,
-)
-from dovetail.graph.ops.math.reduce import (
-    reduce_max as _max, reduce_mean as _mean, reduce_min as _min, reduce_all as reduce_all, reduce_any as reduce_any, reduce_max as
-    reduce_max, reduce_mean as reduce_mean, reduce_min as reduce_min, reduce_prod as reduce_prod, reduce_sum as reduce_sum, reduce_sum
-    as _sum,
-)
+from dovetail.graph.ops.math.compare import logical_xor as logical_xor, where as where, where_v2 as where_v2
+from dovetail.graph.ops.math.elementwise import atan2 as atan2, polygamma as polygamma, round as round
 from dovetail.graph.ops.math.scan import (
     argmax as _arg_max, argmin as _arg_min, argmax as argmax, argmin as argmin, cumprod as cumprod, cumsum as cumsum,
 )
@@ -288,10 +284,10 @@ from dovetail.runtime.observability import timeline as timeline
 from dovetail.runtime.server.local_cluster import LocalCluster as LocalCluster
 from dovetail.runtime.session.profiling import profile as profile
 from dovetail.runtime.session.session import InteractiveSession as InteractiveSession, Session as Session
-abs = _abs
 arange = _arange
 arg_max = _arg_max
 arg_min = _arg_min
+div_no_nan = _div_no_nan
 floor_div = _floor_div
 gfile = _gfile
 lin_space = _lin_space

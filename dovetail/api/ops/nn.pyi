@@ -2,6 +2,7 @@
 
 # ruff: noqa
 from typing import Any
+from dovetail.api.ops.math import sigmoid as sigmoid, tanh as tanh
 from dovetail.compat.tf1.ops.candidate_sampling import (
     all_candidate_sampler as all_candidate_sampler, compute_accidental_hits as compute_accidental_hits, fixed_unigram_candidate_sampler
     as fixed_unigram_candidate_sampler, log_uniform_candidate_sampler as log_uniform_candidate_sampler, nce_loss as nce_loss,
@@ -25,7 +26,6 @@ from dovetail.graph.ops.array.sorting import in_top_k as in_top_k, top_k as top_
 from dovetail.graph.ops.array.space_depth import (
     depth_to_space as depth_to_space, space_to_batch as space_to_batch, space_to_depth as space_to_depth,
 )
-from dovetail.graph.ops.math.elementwise import sigmoid as sigmoid, tanh as tanh
 from dovetail.graph.ops.math.special_functions import zero_fraction as zero_fraction
 from dovetail.graph.ops.nn.activations import (
     crelu as crelu, elu as elu, gelu as gelu, leaky_relu as leaky_relu, log_sigmoid as log_sigmoid, relu as relu, relu6 as relu6, selu

@@ -27,7 +27,17 @@ from ..array.creation import zeros_like
 from ..strings import split_join as _split_join  # noqa: F401  (defines StringJoin)
 from .broadcasting import unbroadcast
 from .cast import cast
-from .common import allowed, binary, define_elementwise, same_type, unary
+from .common import (
+    BinaryFunction,
+    UnaryFunction,
+    allowed,
+    binary,
+    define_binary,
+    define_elementwise,
+    define_unary,
+    same_type,
+    unary,
+)
 from .compare import equal, greater, greater_equal, less_equal, logical_and, where_v2
 
 Pair = tuple[Tensor | None, Tensor | None]
@@ -36,20 +46,33 @@ Pair = tuple[Tensor | None, Tensor | None]
 # --- sum, difference, product -------------------------------------------------------------------------------
 
 
-def _define(name: str, scalar: Any, types: tuple[DType, ...], vjp: Callable[..., Pair], **parts: Any) -> None:
-    """Define a binary elementwise op. `vjp(grad, x, y)` gives the gradients of x and y in the shape that both broadcast to."""
+def _define(
+    op: str,
+    text: str,
+    scalar: Any,
+    types: tuple[DType, ...],
+    vjp: Callable[..., Pair],
+    called: str = "",
+    **definition: Any,
+) -> BinaryFunction:
+    """`define_binary` with a gradient: `vjp(grad, x, y)` gives those of x and y in the shape that both broadcast to."""
 
     def gradient(node: Node, grad: Tensor) -> Pair:
         x, y = node.inputs
         return unbroadcast(x, y, *vjp(grad, x, y))
 
-    define_elementwise(name, scalar, types, arity=2, gradient=gradient, **parts)
+    return define_binary(op, text, scalar, types, called, gradient=gradient, **definition)
 
 
 _COMMUTES = Trait.COMMUTATIVE
-_define("AddV2", lambda m, x, y: x + y, NUMBERS, lambda g, x, y: (g, g), traits=_COMMUTES)
-_define("Sub", lambda m, x, y: x - y, NUMBERS, lambda g, x, y: (g, negative(g)))
-_define("Mul", lambda m, x, y: x * y, NUMBERS, lambda g, x, y: (multiply(g, y), multiply(x, g)), traits=_COMMUTES)
+subtract: BinaryFunction = _define(
+    "Sub", "x - y.", lambda m, x, y: x - y, NUMBERS, lambda g, x, y: (g, negative(g)), "subtract"
+)
+multiply: BinaryFunction = _define(
+    "Mul", "x * y, element by element.", lambda m, x, y: x * y, NUMBERS,
+    lambda g, x, y: (multiply(g, y), multiply(x, g)), "multiply", traits=_COMMUTES,
+)  # fmt: skip
+_define("AddV2", "", lambda m, x, y: x + y, NUMBERS, lambda g, x, y: (g, g), traits=_COMMUTES)
 
 
 def add(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
@@ -58,16 +81,6 @@ def add(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     if a.dtype.base is string:
         return make("StringJoin", (a, b), {"separator": ""}, scope).outputs[0]
     return apply("AddV2", (a, b), None, scope)
-
-
-def subtract(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x - y."""
-    return binary("Sub", x, y, name or "Sub")
-
-
-def multiply(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x * y, element by element."""
-    return binary("Mul", x, y, name or "Mul")
 
 
 def scalar_mul(scalar: TensorLike, x: TensorLike, name: str | None = None) -> Any:
@@ -187,35 +200,33 @@ def _quotient_vjp(divided: Callable[..., Tensor]) -> Callable[..., Pair]:
     return lambda g, x, y: (divided(g, y), multiply(g, divided(divided(negative(x), y), y)))
 
 
-_define("RealDiv", lambda m, x, y: x / y, FLOATS, _quotient_vjp(lambda x, y: real_divide(x, y)))
-_define("DivNoNan", lambda m, x, y: m.where(y == 0, 0, x / y), FLOATS, _quotient_vjp(lambda x, y: div_no_nan(x, y)))
+real_divide: BinaryFunction = _define(
+    "RealDiv", "x / y for floating types (TensorFlow's `realdiv`).", lambda m, x, y: x / y, FLOATS,
+    _quotient_vjp(lambda x, y: real_divide(x, y)), "real_divide",
+)  # fmt: skip
+div_no_nan: BinaryFunction = _define(
+    "DivNoNan", "x / y, and 0 where y is 0.", lambda m, x, y: m.where(y == 0, 0, x / y), FLOATS,
+    _quotient_vjp(lambda x, y: div_no_nan(x, y)),
+)  # fmt: skip
 _define(
-    "MulNoNan",
-    lambda m, x, y: m.where(y == 0, 0, x * y),
-    FLOATS,
+    "MulNoNan", "", lambda m, x, y: m.where(y == 0, 0, x * y), FLOATS,
     lambda g, x, y: (multiply_no_nan(g, y), multiply_no_nan(x, g)),
-)
+)  # fmt: skip
 define_elementwise("FloorDiv", lambda m, x, y: x // y, NUMBERS, arity=2, reference=_checks_divisor(_rounded_down))
-_define(
-    "FloorMod",
-    lambda m, x, y: x % y,
-    NUMBERS,
-    lambda g, x, y: (g, multiply(g, negative(floordiv(x, y)))),
+floormod = mod = _define(
+    "FloorMod", "The remainder of a division that rounds down: it has the sign of y (Python's `%`).",
+    lambda m, x, y: x % y, NUMBERS, lambda g, x, y: (g, multiply(g, negative(floordiv(x, y)))), "floormod",
     reference=_checks_divisor(reference_of(lambda m, x, y: x % y)),
-)
-define_elementwise("TruncateDiv", None, NUMBERS, arity=2, reference=_checks_divisor(_truncated_quotient))
-_define(
-    "TruncateMod",
-    None,
-    NUMBERS,
-    lambda g, x, y: (g, multiply(g, real_divide(subtract(truncatemod(x, y), x), y))),
+)  # fmt: skip
+truncatediv = define_binary(
+    "TruncateDiv", "x / y rounded towards zero (C's `/` of integers).", None, NUMBERS, "truncatediv",
+    reference=_checks_divisor(_truncated_quotient),
+)  # fmt: skip
+truncatemod: BinaryFunction = _define(
+    "TruncateMod", "The remainder of `truncatediv`: it has the sign of x (C's `%` and `fmod`).", None, NUMBERS,
+    lambda g, x, y: (g, multiply(g, real_divide(subtract(truncatemod(x, y), x), y))), "truncatemod",
     reference=lambda x, y: np.fmod(x, y) if x.dtype.kind in "fV" else _checks_divisor(np.fmod)(x, y),
-)
-
-
-def real_divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x / y for floating types (TensorFlow's `realdiv`)."""
-    return binary("RealDiv", x, y, name or "RealDiv")
+)  # fmt: skip
 
 
 # Integer type -> the floating type in which `truediv` divides, as in TensorFlow.
@@ -247,11 +258,6 @@ def div(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     return apply("RealDiv" if a.dtype.is_floating else "FloorDiv", (a, b), None, node_name)
 
 
-def div_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x / y, and 0 where y is 0."""
-    return binary("DivNoNan", x, y, name or "DivNoNan")
-
-
 def multiply_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x * y, and 0 where y is 0, even if x is infinite or NaN."""
     return binary("MulNoNan", x, y, name or "multiply_no_nan")
@@ -264,24 +270,6 @@ def floordiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
         InvalidArgumentError: in a step, an integer is divided by zero.
     """
     return binary("FloorDiv", x, y, name or "floordiv")
-
-
-def floormod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The remainder of a division that rounds down: it has the sign of y (Python's `%`)."""
-    return binary("FloorMod", x, y, name or "FloorMod")
-
-
-mod = floormod
-
-
-def truncatediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x / y rounded towards zero (C's `/` of integers)."""
-    return binary("TruncateDiv", x, y, name or "TruncateDiv")
-
-
-def truncatemod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The remainder of `truncatediv`: it has the sign of x (C's `%` and `fmod`)."""
-    return binary("TruncateMod", x, y, name or "TruncateMod")
 
 
 # --- powers and roots ---------------------------------------------------------------------------------------
@@ -324,41 +312,30 @@ define_elementwise(
     gradient=_pow_gradient,
     flops=20,
 )
-define_elementwise(
-    "Square",
-    lambda m, x: x * x,
-    NUMBERS,
+square = define_unary(
+    "Square", "x * x.", lambda m, x: x * x, NUMBERS,
     gradient=lambda node, grad: [multiply(grad, multiply(2, node.inputs[0]))],
-)
-_define(
-    "SquaredDifference",
-    lambda m, x, y: (x - y) * (x - y),
-    NUMBERS,
-    lambda g, x, y: _opposite(multiply(multiply(2, g), subtract(x, y))),
-    flops=2,
-    traits=_COMMUTES,
-)
-define_elementwise(
-    "Sqrt",
-    lambda m, x: m.sqrt(x),
-    FLOATS,
+)  # fmt: skip
+squared_difference = _define(
+    "SquaredDifference", "(x - y) * (x - y).", lambda m, x, y: (x - y) * (x - y), NUMBERS,
+    lambda g, x, y: _opposite(multiply(multiply(2, g), subtract(x, y))), flops=2, traits=_COMMUTES,
+)  # fmt: skip
+sqrt = define_unary(
+    "Sqrt", "The square root; NaN below zero.", lambda m, x: m.sqrt(x), FLOATS, flops=4,
     gradient=lambda node, grad: [real_divide(multiply(grad, 0.5), node.outputs[0])],
-    flops=4,
-)
-define_elementwise(
-    "Rsqrt", lambda m, x: m.rsqrt(x), FLOATS, gradient=lambda node, grad: _rsqrt_gradient(node, grad), flops=5
-)
-define_elementwise(
-    "Reciprocal",
-    lambda m, x: 1 / x,
-    FLOATS,
-    gradient=lambda node, grad: [multiply(negative(grad), square(node.outputs[0]))],
-)
+)  # fmt: skip
 
 
 def _rsqrt_gradient(node: Node, grad: Tensor) -> list[Tensor]:
     y = node.outputs[0]  # dy/dx = -1/2 y^3
     return [multiply(multiply(grad, -0.5), multiply(y, square(y)))]
+
+
+rsqrt = define_unary("Rsqrt", "1 / sqrt(x).", lambda m, x: m.rsqrt(x), FLOATS, gradient=_rsqrt_gradient, flops=5)
+reciprocal = define_unary(
+    "Reciprocal", "1 / x.", lambda m, x: 1 / x, FLOATS,
+    gradient=lambda node, grad: [multiply(negative(grad), square(node.outputs[0]))],
+)  # fmt: skip
 
 
 def power(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
@@ -370,31 +347,6 @@ def power(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     return binary("Pow", x, y, name or "Pow")
 
 
-def square(x: TensorLike, name: str | None = None) -> Tensor:
-    """x * x."""
-    return unary("Square", x, name)
-
-
-def squared_difference(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """(x - y) * (x - y)."""
-    return binary("SquaredDifference", x, y, name or "SquaredDifference")
-
-
-def sqrt(x: TensorLike, name: str | None = None) -> Tensor:
-    """The square root; NaN below zero."""
-    return unary("Sqrt", x, name)
-
-
-def rsqrt(x: TensorLike, name: str | None = None) -> Tensor:
-    """1 / sqrt(x)."""
-    return unary("Rsqrt", x, name)
-
-
-def reciprocal(x: TensorLike, name: str | None = None) -> Tensor:
-    """1 / x."""
-    return unary("Reciprocal", x, name)
-
-
 # --- signs, smallest and largest ----------------------------------------------------------------------------
 
 
@@ -402,50 +354,25 @@ def _selected_vjp(grad: Tensor, is_x: Tensor) -> Pair:
     return where_v2(is_x, grad, 0), where_v2(is_x, 0, grad)
 
 
-define_elementwise("Neg", lambda m, x: -x, NUMBERS, gradient=lambda node, grad: [negative(grad)])
-define_elementwise(
-    "Abs", lambda m, x: m.abs(x), NUMBERS, gradient=lambda node, grad: [multiply(grad, sign(node.inputs[0]))]
+negative: UnaryFunction = define_unary(
+    "Neg", "-x.", lambda m, x: -x, NUMBERS, "negative", gradient=lambda node, grad: [negative(grad)]
 )
-define_elementwise("Sign", lambda m, x: m.sign(x), NUMBERS, gradient=lambda node, grad: [zeros_like(node.inputs[0])])
-_define(
-    "Minimum",
-    lambda m, x, y: m.minimum(x, y),
-    NUMBERS,
-    lambda g, x, y: _selected_vjp(g, less_equal(x, y)),
-    traits=_COMMUTES,
-)
-_define(
-    "Maximum",
-    lambda m, x, y: m.maximum(x, y),
-    NUMBERS,
-    lambda g, x, y: _selected_vjp(g, greater_equal(x, y)),
-    traits=_COMMUTES,
-)
-
-
-def negative(x: TensorLike, name: str | None = None) -> Tensor:
-    """-x."""
-    return unary("Neg", x, name)
-
-
-def absolute(x: TensorLike, name: str | None = None) -> Tensor:
-    """The absolute value (TensorFlow's `abs`)."""
-    return unary("Abs", x, name)
-
-
-def sign(x: TensorLike, name: str | None = None) -> Tensor:
-    """-1, 0 or 1 (NaN for NaN)."""
-    return unary("Sign", x, name)
-
-
-def minimum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The smaller of x and y. NaN if either is NaN. The gradient goes to x where they are equal."""
-    return binary("Minimum", x, y, name or "Minimum")
-
-
-def maximum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The larger of x and y. NaN if either is NaN. The gradient goes to x where they are equal."""
-    return binary("Maximum", x, y, name or "Maximum")
+sign = define_unary(
+    "Sign", "-1, 0 or 1 (NaN for NaN).", lambda m, x: m.sign(x), NUMBERS,
+    gradient=lambda node, grad: [zeros_like(node.inputs[0])],
+)  # fmt: skip
+absolute = define_unary(
+    "Abs", "The absolute value (TensorFlow's `abs`).", lambda m, x: m.abs(x), NUMBERS, "absolute",
+    gradient=lambda node, grad: [multiply(grad, sign(node.inputs[0]))],
+)  # fmt: skip
+minimum = _define(
+    "Minimum", "The smaller of x and y. NaN if either is NaN. The gradient goes to x where they are equal.",
+    lambda m, x, y: m.minimum(x, y), NUMBERS, lambda g, x, y: _selected_vjp(g, less_equal(x, y)), traits=_COMMUTES,
+)  # fmt: skip
+maximum = _define(
+    "Maximum", "The larger of x and y. NaN if either is NaN. The gradient goes to x where they are equal.",
+    lambda m, x, y: m.maximum(x, y), NUMBERS, lambda g, x, y: _selected_vjp(g, greater_equal(x, y)), traits=_COMMUTES,
+)  # fmt: skip
 
 
 # Python's operators make nodes with TensorFlow's names for them: `a + b` is `add`, where `tf.add(a, b)` is `Add`.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -141,6 +143,67 @@ def define_elementwise(
         cost=lambda node: default_cost(node, flops),
         traits=traits,
     )
+
+
+class UnaryFunction(Protocol):
+    """The public function of a unary op."""
+
+    def __call__(self, x: TensorLike, name: str | None = None) -> Tensor: ...
+
+
+class BinaryFunction(Protocol):
+    """The public function of a binary op."""
+
+    def __call__(self, x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor: ...
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def named(function: _Function, op: str, called: str, text: str) -> _Function:
+    """A function that a row of a table makes, as one that is written out in the module of that row.
+
+    Args:
+        function: the function.
+        op: its op, by which it is called.
+        called: its name, if it is another one than the op's; `is_nan` is the name of `IsNan`.
+        text: its docstring.
+    """
+    made, frame = function, sys._getframe(1)
+    while frame.f_globals["__name__"] == __name__ and frame.f_back is not None:
+        frame = frame.f_back
+    made.__name__ = made.__qualname__ = called or re.sub("(?<!^)(?=[A-Z])", "_", op).lower()
+    made.__doc__, made.__module__ = text, frame.f_globals["__name__"]
+    return function
+
+
+def define_unary(
+    op: str, text: str, scalar: Any, types: tuple[DType, ...], called: str = "", **definition: Any
+) -> UnaryFunction:
+    """Define a unary elementwise op, and make its public function, with this docstring.
+
+    The other arguments are those of `define_elementwise` and `named`.
+
+    >>> exp = define_unary("Exp", "e ** x.", lambda m, x: m.exp(x), FLOATS)
+    """
+    define_elementwise(op, scalar, types, **definition)
+
+    def function(x: TensorLike, name: str | None = None) -> Tensor:
+        return unary(op, x, name)
+
+    return named(function, op, called, text)
+
+
+def define_binary(
+    op: str, text: str, scalar: Any, types: tuple[DType, ...], called: str = "", **definition: Any
+) -> BinaryFunction:
+    """`define_unary` for two operands, which broadcast."""
+    define_elementwise(op, scalar, types, arity=2, **definition)
+
+    def function(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+        return binary(op, x, y, name or op)
+
+    return named(function, op, called, text)
 
 
 def input_cost(flops: float) -> Callable[[Node], Cost]:

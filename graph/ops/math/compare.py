@@ -17,57 +17,30 @@ from ...core.scalar_math import reference_of
 from ...core.shape import Dims, broadcast, compatible, merge, text
 from ..array.creation import zeros_like
 from .broadcasting import unbroadcast
-from .common import binary, define_elementwise, same_type, unary
+from .common import BinaryFunction, define_binary, define_unary, same_type
 
 _EQUATABLE = (*NUMBERS, bool_, string)
 
 
-def _define_equality(name: str, compare: Callable[..., Any]) -> None:
+def _define_equality(op: str, text: str, compare: Callable[..., Any]) -> BinaryFunction:
     reference = reference_of(compare)
 
     def typed(x: Any, y: Any) -> Any:
         # NumPy compares strings as Python objects, and gives an array of objects.
         return np.asarray(reference(x, y), np.bool_) if x.dtype == object else reference(x, y)
 
-    define_elementwise(name, compare, _EQUATABLE, arity=2, result=bool_, reference=typed, traits=Trait.COMMUTATIVE)
+    return define_binary(op, text, compare, _EQUATABLE, result=bool_, reference=typed, traits=Trait.COMMUTATIVE)
 
 
-_define_equality("Equal", lambda m, x, y: x == y)
-_define_equality("NotEqual", lambda m, x, y: x != y)
-define_elementwise("Less", lambda m, x, y: x < y, NUMBERS, arity=2, result=bool_)
-define_elementwise("LessEqual", lambda m, x, y: x <= y, NUMBERS, arity=2, result=bool_)
-define_elementwise("Greater", lambda m, x, y: x > y, NUMBERS, arity=2, result=bool_)
-define_elementwise("GreaterEqual", lambda m, x, y: x >= y, NUMBERS, arity=2, result=bool_)
-
-
-def equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Bool: x == y. (The operator `==` on tensors compares the tensors themselves, as in TensorFlow 1.)"""
-    return binary("Equal", x, y, name or "Equal")
-
-
-def not_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Bool: x != y."""
-    return binary("NotEqual", x, y, name or "NotEqual")
-
-
-def less(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Bool: x < y."""
-    return binary("Less", x, y, name or "Less")
-
-
-def less_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Bool: x <= y."""
-    return binary("LessEqual", x, y, name or "LessEqual")
-
-
-def greater(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Bool: x > y."""
-    return binary("Greater", x, y, name or "Greater")
-
-
-def greater_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Bool: x >= y."""
-    return binary("GreaterEqual", x, y, name or "GreaterEqual")
+equal = _define_equality(
+    "Equal", "Bool: x == y. (The operator `==` on tensors compares the tensors themselves, as in TensorFlow 1.)",
+    lambda m, x, y: x == y,
+)  # fmt: skip
+not_equal = _define_equality("NotEqual", "Bool: x != y.", lambda m, x, y: x != y)
+less = define_binary("Less", "Bool: x < y.", lambda m, x, y: x < y, NUMBERS, result=bool_)
+less_equal = define_binary("LessEqual", "Bool: x <= y.", lambda m, x, y: x <= y, NUMBERS, result=bool_)
+greater = define_binary("Greater", "Bool: x > y.", lambda m, x, y: x > y, NUMBERS, result=bool_)
+greater_equal = define_binary("GreaterEqual", "Bool: x >= y.", lambda m, x, y: x >= y, NUMBERS, result=bool_)
 
 
 operators.update({"lt": less, "le": less_equal, "gt": greater, "ge": greater_equal})
@@ -193,69 +166,40 @@ def _where(op: str, condition: TensorLike, x: TensorLike, y: TensorLike, name: s
 # --- logic and bits ---------------------------------------------------------------------------------------------------
 
 
-_BOOL = (bool_,)
+_BOOL, _COMMUTES = (bool_,), Trait.COMMUTATIVE
 
-define_elementwise("LogicalAnd", lambda m, x, y: m.logical_and(x, y), _BOOL, arity=2, traits=Trait.COMMUTATIVE)
-define_elementwise("LogicalOr", lambda m, x, y: m.logical_or(x, y), _BOOL, arity=2, traits=Trait.COMMUTATIVE)
-define_elementwise("LogicalNot", lambda m, x: m.logical_not(x), _BOOL)
+logical_and = define_binary(
+    "LogicalAnd", "x and y, of bools.", lambda m, x, y: m.logical_and(x, y), _BOOL, traits=_COMMUTES
+)
+logical_or = define_binary(
+    "LogicalOr", "x or y, of bools.", lambda m, x, y: m.logical_or(x, y), _BOOL, traits=_COMMUTES
+)
+logical_not = define_unary("LogicalNot", "not x, of bools.", lambda m, x: m.logical_not(x), _BOOL)
 
-define_elementwise("BitwiseAnd", lambda m, x, y: x & y, INTEGERS, arity=2, traits=Trait.COMMUTATIVE)
-define_elementwise("BitwiseOr", lambda m, x, y: x | y, INTEGERS, arity=2, traits=Trait.COMMUTATIVE)
-define_elementwise("BitwiseXor", lambda m, x, y: x ^ y, INTEGERS, arity=2, traits=Trait.COMMUTATIVE)
-define_elementwise("Invert", lambda m, x: ~x, INTEGERS)
-define_elementwise("LeftShift", lambda m, x, y: x << y, INTEGERS, arity=2)
-define_elementwise("RightShift", lambda m, x, y: x >> y, INTEGERS, arity=2)
-
-
-def logical_and(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x and y, of bools."""
-    return binary("LogicalAnd", x, y, name or "LogicalAnd")
-
-
-def logical_or(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x or y, of bools."""
-    return binary("LogicalOr", x, y, name or "LogicalOr")
-
-
-def logical_not(x: TensorLike, name: str | None = None) -> Tensor:
-    """not x, of bools."""
-    return unary("LogicalNot", x, name)
+bitwise_and = define_binary(
+    "BitwiseAnd", "x & y, of integers (`tf.bitwise.bitwise_and`).", lambda m, x, y: x & y, INTEGERS, traits=_COMMUTES
+)
+bitwise_or = define_binary(
+    "BitwiseOr", "x | y, of integers (`tf.bitwise.bitwise_or`).", lambda m, x, y: x | y, INTEGERS, traits=_COMMUTES
+)
+bitwise_xor = define_binary(
+    "BitwiseXor", "x ^ y, of integers (`tf.bitwise.bitwise_xor`).", lambda m, x, y: x ^ y, INTEGERS, traits=_COMMUTES
+)
+invert = define_unary("Invert", "~x: all bits inverted (`tf.bitwise.invert`).", lambda m, x: ~x, INTEGERS)
+left_shift = define_binary(
+    "LeftShift", "x << y (`tf.bitwise.left_shift`). Unspecified unless 0 <= y < number of bits.",
+    lambda m, x, y: x << y, INTEGERS,
+)  # fmt: skip
+right_shift = define_binary(
+    "RightShift", "x >> y, an arithmetic shift for signed types (`tf.bitwise.right_shift`).",
+    lambda m, x, y: x >> y, INTEGERS,
+)  # fmt: skip
 
 
 def logical_xor(x: TensorLike, y: TensorLike, name: str = "LogicalXor") -> Tensor:
     """Whether exactly one of x and y is true, of bools."""
     a, b = convert(x, name="x"), convert(y, name="y")
     return logical_and(logical_or(a, b), logical_not(logical_and(a, b)), name)
-
-
-def bitwise_and(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x & y, of integers (`tf.bitwise.bitwise_and`)."""
-    return binary("BitwiseAnd", x, y, name or "BitwiseAnd")
-
-
-def bitwise_or(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x | y, of integers (`tf.bitwise.bitwise_or`)."""
-    return binary("BitwiseOr", x, y, name or "BitwiseOr")
-
-
-def bitwise_xor(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x ^ y, of integers (`tf.bitwise.bitwise_xor`)."""
-    return binary("BitwiseXor", x, y, name or "BitwiseXor")
-
-
-def invert(x: TensorLike, name: str | None = None) -> Tensor:
-    """~x: all bits inverted (`tf.bitwise.invert`)."""
-    return unary("Invert", x, name)
-
-
-def left_shift(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x << y (`tf.bitwise.left_shift`). Unspecified unless 0 <= y < number of bits."""
-    return binary("LeftShift", x, y, name or "LeftShift")
-
-
-def right_shift(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x >> y, an arithmetic shift for signed types (`tf.bitwise.right_shift`)."""
-    return binary("RightShift", x, y, name or "RightShift")
 
 
 def _bits_or_truth(bits: Callable[..., Tensor], truth: Callable[..., Tensor], name: str, x: Any, y: Any) -> Tensor:

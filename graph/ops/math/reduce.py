@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from ...core.operators import operators
 from ...core.shape import Dims, text
 from ..array.ranges import range as range_
 from ..array.shapes import rank
-from .common import allowed, input_cost, widened
+from .common import allowed, input_cost, named, widened
 from .static_operands import index_operand, need_index, normal_axis, one_of
 
 # --- rules --------------------------------------------------------------------------------------------------
@@ -109,17 +109,6 @@ def _extreme(function: Any, empty: Callable[[Any], Any]) -> Callable[..., Any]:
 
 # --- the ops ------------------------------------------------------------------------------------------------
 
-for _name, _types, _reference in (
-    ("Sum", NUMBERS, _reduction(_sum, True)),
-    ("Mean", NUMBERS, _reduction(_mean, True)),
-    ("Prod", NUMBERS, _reduction(_prod, True)),
-    ("Max", NUMBERS, _reduction(_extreme(np.max, lambda dtype: -np.inf if dtype.is_floating else dtype.min))),
-    ("Min", NUMBERS, _reduction(_extreme(np.min, lambda dtype: np.inf if dtype.is_floating else dtype.max))),
-    ("Any", (bool_,), _reduction(np.any)),
-    ("All", (bool_,), _reduction(np.all)),
-):
-    define(_name, _reduction_rule(_types), _reference, cost=input_cost(1.0))
-
 
 def _reduce(
     op: str,
@@ -151,14 +140,30 @@ def _reduce(
         return apply(op, (tensor, index_operand(axis, "reduction_indices")), {"keep_dims": keep}, scope)
 
 
-def reduce_sum(
-    input_tensor: TensorLike,
-    axis: Any = None,
-    keepdims: bool | None = None,
-    name: str | None = None,
-    reduction_indices: Any = None,
-    keep_dims: bool | None = None,
-) -> Tensor:
+class ReductionFunction(Protocol):
+    """The public function of a reduction."""
+
+    def __call__(
+        self, input_tensor: TensorLike, axis: Any = None, keepdims: bool | None = None, name: str | None = None,
+        reduction_indices: Any = None, keep_dims: bool | None = None,
+    ) -> Tensor: ...  # fmt: skip
+
+
+def _define(op: str, text: str, types: tuple[DType, ...], reference: Callable[..., Any]) -> ReductionFunction:
+    """Define a reduction, and make its public function, with this docstring."""
+    define(op, _reduction_rule(types), reference, cost=input_cost(1.0))
+
+    def function(
+        input_tensor: TensorLike, axis: Any = None, keepdims: bool | None = None, name: str | None = None,
+        reduction_indices: Any = None, keep_dims: bool | None = None,
+    ) -> Tensor:  # fmt: skip
+        return _reduce(op, input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
+
+    return named(function, op, f"reduce_{op.lower()}", text)
+
+
+reduce_sum = _define(
+    "Sum",
     """The sum over axes.
 
     Args:
@@ -170,80 +175,34 @@ def reduce_sum(
         keep_dims: old name of `keepdims`.
 
     >>> reduce_sum([[1, 1, 1], [1, 1, 1]], axis=0)   # [2, 2, 2]
-    """
-    return _reduce("Sum", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
-
-
-def reduce_mean(
-    input_tensor: TensorLike,
-    axis: Any = None,
-    keepdims: bool | None = None,
-    name: str | None = None,
-    reduction_indices: Any = None,
-    keep_dims: bool | None = None,
-) -> Tensor:
-    """The mean over axes (see `reduce_sum`). NaN of no elements. The mean of integers is rounded towards zero."""
-    return _reduce("Mean", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
-
-
-def reduce_prod(
-    input_tensor: TensorLike,
-    axis: Any = None,
-    keepdims: bool | None = None,
-    name: str | None = None,
-    reduction_indices: Any = None,
-    keep_dims: bool | None = None,
-) -> Tensor:
-    """The product over axes (see `reduce_sum`)."""
-    return _reduce("Prod", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
-
-
-def reduce_max(
-    input_tensor: TensorLike,
-    axis: Any = None,
-    keepdims: bool | None = None,
-    name: str | None = None,
-    reduction_indices: Any = None,
-    keep_dims: bool | None = None,
-) -> Tensor:
-    """The largest element over axes (see `reduce_sum`). NaN if one is NaN. Equal elements share the gradient."""
-    return _reduce("Max", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
-
-
-def reduce_min(
-    input_tensor: TensorLike,
-    axis: Any = None,
-    keepdims: bool | None = None,
-    name: str | None = None,
-    reduction_indices: Any = None,
-    keep_dims: bool | None = None,
-) -> Tensor:
-    """The smallest element over axes (see `reduce_sum`). NaN if one is NaN. Equal elements share the gradient."""
-    return _reduce("Min", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
-
-
-def reduce_any(
-    input_tensor: TensorLike,
-    axis: Any = None,
-    keepdims: bool | None = None,
-    name: str | None = None,
-    reduction_indices: Any = None,
-    keep_dims: bool | None = None,
-) -> Tensor:
-    """Bool: whether any element is true, over axes (see `reduce_sum`)."""
-    return _reduce("Any", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
-
-
-def reduce_all(
-    input_tensor: TensorLike,
-    axis: Any = None,
-    keepdims: bool | None = None,
-    name: str | None = None,
-    reduction_indices: Any = None,
-    keep_dims: bool | None = None,
-) -> Tensor:
-    """Bool: whether all elements are true, over axes (see `reduce_sum`)."""
-    return _reduce("All", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
-
+    """,
+    NUMBERS,
+    _reduction(_sum, True),
+)
+reduce_mean = _define(
+    "Mean",
+    "The mean over axes (see `reduce_sum`). NaN of no elements. The mean of integers is rounded towards zero.",
+    NUMBERS,
+    _reduction(_mean, True),
+)
+reduce_prod = _define("Prod", "The product over axes (see `reduce_sum`).", NUMBERS, _reduction(_prod, True))
+reduce_max = _define(
+    "Max",
+    "The largest element over axes (see `reduce_sum`). NaN if one is NaN. Equal elements share the gradient.",
+    NUMBERS,
+    _reduction(_extreme(np.max, lambda dtype: -np.inf if dtype.is_floating else dtype.min)),
+)
+reduce_min = _define(
+    "Min",
+    "The smallest element over axes (see `reduce_sum`). NaN if one is NaN. Equal elements share the gradient.",
+    NUMBERS,
+    _reduction(_extreme(np.min, lambda dtype: np.inf if dtype.is_floating else dtype.max)),
+)
+reduce_any = _define(
+    "Any", "Bool: whether any element is true, over axes (see `reduce_sum`).", (bool_,), _reduction(np.any)
+)
+reduce_all = _define(
+    "All", "Bool: whether all elements are true, over axes (see `reduce_sum`).", (bool_,), _reduction(np.all)
+)
 
 operators.update({"sum": reduce_sum, "mean": reduce_mean, "max": reduce_max, "min": reduce_min})

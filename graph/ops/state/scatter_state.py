@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from ...tensors.indexed_slices import IndexedSlices
 from ..array.scatter import check_updates, combine_at, updates_fit
 from ..array.shapes import reshape, shape
 from ..array.slicing import MASKS, checked_index, sliced_dims
+from ..math.common import named
 from ..math.static_operands import index_operand, need_index
 from .variables import (
     as_ref_or_handle,
@@ -165,46 +166,37 @@ def scatter_update(
     return _public(ref, "Update", indices, updates, name)
 
 
-def scatter_add(
-    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
-) -> Any:
-    """Add to rows: `ref[indices, ...] += updates`. All updates of an index are applied. Arguments as for `scatter_update`."""
-    return _public(ref, "Add", indices, updates, name)
+class UpdateFunction(Protocol):
+    """A function that changes parts of a variable."""
+
+    def __call__(
+        self, ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+    ) -> Any: ...
 
 
-def scatter_sub(
-    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
-) -> Any:
-    """Subtract from rows: `ref[indices, ...] -= updates`. Arguments as for `scatter_update`."""
-    return _public(ref, "Sub", indices, updates, name)
+def _function(called: str, kind: str, text: str) -> UpdateFunction:
+    """The function of the ops `Scatter<kind>` and `ResourceScatter<kind>`."""
+
+    def function(
+        ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+    ) -> Any:
+        return _public(ref, kind, indices, updates, name)
+
+    return named(function, kind, called, f"{text} Arguments as for `{called.rpartition('_')[0]}_update`.")
 
 
-def scatter_mul(
-    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
-) -> Any:
-    """Multiply rows: `ref[indices, ...] *= updates`. Arguments as for `scatter_update`."""
-    return _public(ref, "Mul", indices, updates, name)
-
-
-def scatter_div(
-    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
-) -> Any:
-    """Divide rows of a floating type: `ref[indices, ...] /= updates`. Arguments as for `scatter_update`."""
-    return _public(ref, "Div", indices, updates, name)
-
-
-def scatter_min(
-    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
-) -> Any:
-    """The minimum of rows and updates: `ref[indices, ...] = min(ref[indices, ...], updates)`. Arguments as for `scatter_update`."""
-    return _public(ref, "Min", indices, updates, name)
-
-
-def scatter_max(
-    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
-) -> Any:
-    """The maximum of rows and updates: `ref[indices, ...] = max(ref[indices, ...], updates)`. Arguments as for `scatter_update`."""
-    return _public(ref, "Max", indices, updates, name)
+scatter_add = _function(
+    "scatter_add", "Add", "Add to rows: `ref[indices, ...] += updates`. All updates of an index are applied."
+)
+scatter_sub = _function("scatter_sub", "Sub", "Subtract from rows: `ref[indices, ...] -= updates`.")
+scatter_mul = _function("scatter_mul", "Mul", "Multiply rows: `ref[indices, ...] *= updates`.")
+scatter_div = _function("scatter_div", "Div", "Divide rows of a floating type: `ref[indices, ...] /= updates`.")
+scatter_min = _function(
+    "scatter_min", "Min", "The minimum of rows and updates: `ref[indices, ...] = min(ref[indices, ...], updates)`."
+)
+scatter_max = _function(
+    "scatter_max", "Max", "The maximum of rows and updates: `ref[indices, ...] = max(ref[indices, ...], updates)`."
+)
 
 
 # --- gather -------------------------------------------------------------------------------------------------
@@ -302,18 +294,8 @@ def scatter_nd_update(
     return _public(ref, "NdUpdate", indices, updates, name)
 
 
-def scatter_nd_add(
-    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
-) -> Any:
-    """Add to elements or slices of a variable. Arguments as for `scatter_nd_update`."""
-    return _public(ref, "NdAdd", indices, updates, name)
-
-
-def scatter_nd_sub(
-    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
-) -> Any:
-    """Subtract from elements or slices of a variable. Arguments as for `scatter_nd_update`."""
-    return _public(ref, "NdSub", indices, updates, name)
+scatter_nd_add = _function("scatter_nd_add", "NdAdd", "Add to elements or slices of a variable.")
+scatter_nd_sub = _function("scatter_nd_sub", "NdSub", "Subtract from elements or slices of a variable.")
 
 
 # --- slices -----------------------------------------------------------------------------------------------------------
