@@ -38,6 +38,8 @@ STUBS = {
         f"dovetail/api/ops/{name}.pyi": (f"dovetail.{name}", "dovetail.api.ops", "")
         for name in ("initializers", "linalg", "math", "sparse", "strings")
     },
+    "dovetail/api/errors.pyi": ("dovetail.errors", "dovetail.api", ""),
+    "dovetail/data/__init__.pyi": ("dovetail.data", "dovetail.data", ""),
     "dovetail/distribute/__init__.pyi": ("dovetail.distribute", "dovetail.distribute", ""),
     "dovetail/interop/tensorflow/saved_model/__init__.pyi": (
         "dovetail.saved_model",
@@ -80,15 +82,20 @@ def stub(path: str) -> str:
     values = {name: _type_of(getattr(module, name)) for name in (*module.__all__, *old_names) if name not in found}
     values.update(dict.fromkeys(getattr(module, "_MESSAGES", ()), "Any"))
     rows = {name: value for name in found if is_row(value := getattr(module, name, None))}
+    defined: dict[str, FunctionType] = {}
     if public == "dovetail.math":
-        found = {name: where for name, where in found.items() if name not in rows}
-        return _text(public, {n: found[n] for n in names if n in found}, values, module.__all__, rows)
-    math = importlib.import_module("dovetail.math")
-    homes = {id(getattr(math, name)): name for name in reversed(math.__all__)}
-    found.update({n: ("dovetail.api.ops.math", homes[id(f)]) for n, f in rows.items() if id(f) in homes})
+        defined = rows
+    elif public == "dovetail.errors":  # it has functions of its own
+        defined = {name: f for name in values if isinstance(f := getattr(module, name), FunctionType)}
+    else:
+        math = importlib.import_module("dovetail.math")
+        homes = {id(getattr(math, name)): name for name in reversed(math.__all__)}
+        found.update({n: ("dovetail.api.ops.math", homes[id(f)]) for n, f in rows.items() if id(f) in homes})
+    found = {name: where for name, where in found.items() if name not in defined}
+    values = {name: kind for name, kind in values.items() if name not in defined}
     if public == "dovetail":
         values["__version__"] = "str"
-    return _text(public, {n: found[n] for n in names if n in found}, values, module.__all__)
+    return _text(public, {n: found[n] for n in names if n in found}, values, module.__all__, defined)
 
 
 def is_row(value: object) -> bool:
@@ -100,6 +107,7 @@ def is_row(value: object) -> bool:
 def definition(function: FunctionType, name: str) -> str:
     """The definition of a function, without its body."""
     signature = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(function)))
+    signature = re.sub(r"\bdovetail\.[\w.]*\.", "", signature)
     text = (inspect.getdoc(function) or "").replace("\n", "\n    ").replace("\n    \n", "\n\n")
     return f'def {name}{signature}:\n    """{text}"""\n'
 
@@ -148,7 +156,7 @@ def _imported(source: str, package: str) -> Iterator[tuple[str, tuple[str, str]]
 
 
 def _type_of(value: object) -> str:
-    return "None" if value is None else "str" if isinstance(value, str) else "Any"
+    return "None" if value is None else type(value).__name__ if isinstance(value, (str, int)) else "Any"
 
 
 def _text(
@@ -156,7 +164,7 @@ def _text(
     found: dict[str, tuple[str, str]],
     values: dict[str, str],
     exported: list[str],
-    defined: dict[str, FunctionType] | None = None,
+    defined: dict[str, FunctionType],
 ) -> str:
     by_module: dict[str, list[str]] = {}
     renamed = [name for name, (_, own) in sorted(found.items()) if name != own and name not in exported]
@@ -166,9 +174,9 @@ def _text(
     for module, names in sorted(by_module.items()):
         line = f"from {module} import {', '.join(names)}"
         lines += [line] if len(line) <= 136 else [f"from {module} import (", _filled(", ".join(names)), ")"]
-    if defined:
+    if any("TensorLike" in definition(f, name) for name, f in defined.items()):
         lines += ["from dovetail.graph.core.build import TensorLike", "from dovetail.graph.core.graph import Tensor"]
-        lines += [definition(f, name) for name, f in sorted(defined.items())]
+    lines += [definition(f, name) for name, f in sorted(defined.items())]
     lines += [f"{name} = _{name}" for name in renamed]
     lines += [f"{name}: {kind}" for name, kind in sorted(values.items())]
     lines += ["__all__ = [", _filled(", ".join(f'"{name}"' for name in exported)), "]"]

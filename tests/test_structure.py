@@ -89,8 +89,9 @@ LEAST_LINES = 60
 
 SMALL = {
     "a public module with TensorFlow's name": (
-        "dovetail/api/ops/initializers", "dovetail/api/ops/linalg", "dovetail/api/ops/random", "dovetail/api/ops/sparse",
-        "dovetail/api/ops/strings", "dovetail/distribute/experimental", "dovetail/interop/tensorflow/saved_model/constants",
+        "dovetail/api/errors", "dovetail/api/ops/initializers", "dovetail/api/ops/linalg", "dovetail/api/ops/random",
+        "dovetail/api/ops/sparse", "dovetail/api/ops/strings", "dovetail/distribute/experimental",
+        "dovetail/interop/tensorflow/saved_model/constants",
         "dovetail/interop/tensorflow/saved_model/main_op", "dovetail/interop/tensorflow/saved_model/signature_constants",
         "dovetail/interop/tensorflow/saved_model/tag_constants", "dovetail/interop/tensorflow/saved_model/utils", "dovetail/io/gfile",
         "dovetail/train/experimental",

@@ -15,7 +15,8 @@
 `distribute`, `compat` and programs may import it. It imports `io`, `api`, `runtime` and `graph`.
 """
 
-from . import deserialize as _decoding, experimental  # noqa: F401  (deserialize registers the decoder that workers use)
+from ..public_paths import exported as _exported
+from . import deserialize as _decoding, experimental  # deserialize registers the decoder that workers use
 from .dataset import Dataset
 from .file_datasets import FixedLengthRecordDataset, NpyDataset, TextLineDataset, TFRecordDataset
 from .iterator import (
@@ -28,18 +29,4 @@ from .iterator import (
 )
 from .options import Options
 
-__all__ = [
-    "Dataset",
-    "FixedLengthRecordDataset",
-    "Iterator",
-    "NpyDataset",
-    "Options",
-    "TFRecordDataset",
-    "TextLineDataset",
-    "experimental",
-    "get_output_classes",
-    "get_output_shapes",
-    "get_output_types",
-    "make_initializable_iterator",
-    "make_one_shot_iterator",
-]
+__all__ = _exported(globals(), "experimental")

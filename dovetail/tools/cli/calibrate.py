@@ -34,12 +34,7 @@ def calibrate(
         ),
     ] = "",
     output: Annotated[
-        Path | None,
-        typer.Option(
-            help="File for the profile. Default: the file that predictions on this machine read.",
-            dir_okay=False,
-            callback=output_file,
-        ),
+        Path | None, output_file("File for the profile. Default: the file that predictions on this machine read.")
     ] = None,
 ) -> None:
     """Measure kernels, launches and messages on this machine. Later predictions of times use the results.

@@ -164,8 +164,12 @@ def one_of(names: Sequence[str], about: str) -> Any:
     return typer.Option(help=about, callback=checked, autocompletion=lambda: list(names))
 
 
-def output_file(path: Path | None) -> Path | None:
-    """The callback of options that name an output file. It checks that the file's folder exists."""
+def output_file(text: str) -> Any:
+    """Returns an option that names an output file, in a folder that exists. `text`: its help."""
+    return typer.Option(help=text, dir_okay=False, callback=_in_a_folder)
+
+
+def _in_a_folder(path: Path | None) -> Path | None:
     if path is not None and not path.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {path.parent}")
     return path

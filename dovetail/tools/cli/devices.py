@@ -29,12 +29,7 @@ def devices(
         bool, typer.Option("--measure", help="Measure the speeds of devices and links. Each takes some seconds.")
     ] = False,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            help="File for the measured cluster, YAML, for `dovetail plan --cluster`. Needs --measure.",
-            dir_okay=False,
-            callback=output_file,
-        ),
+        Path | None, output_file("File for the measured cluster, YAML, for `dovetail plan --cluster`. Needs --measure.")
     ] = None,
 ) -> None:
     """List the devices of this machine, or of a cluster."""

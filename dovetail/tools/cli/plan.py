@@ -59,16 +59,9 @@ def plan(
             help="With --html: show the timeline and kernels of a step of any size, which may take minutes.",
         ),
     ] = False,
-    svg: Annotated[
-        Path | None, typer.Option(help="Write the plan as an SVG picture.", dir_okay=False, callback=output_file)
-    ] = None,
+    svg: Annotated[Path | None, output_file("Write the plan as an SVG picture.")] = None,
     save: Annotated[
-        Path | None,
-        typer.Option(
-            help="Save the plan to a file that the other commands accept as PROGRAM.",
-            dir_okay=False,
-            callback=output_file,
-        ),
+        Path | None, output_file("Save the plan to a file that the other commands accept as PROGRAM.")
     ] = None,
 ) -> None:
     """Show which device runs each part of a program and why, without running it.
@@ -126,10 +119,7 @@ def diff(
     before: ProgramArgument,
     after: ProgramArgument,
     placing: Placing,
-    html: Annotated[
-        Path | None,
-        typer.Option(help="Write an HTML page that compares the plans.", dir_okay=False, callback=output_file),
-    ] = None,
+    html: Annotated[Path | None, output_file("Write an HTML page that compares the plans.")] = None,
 ) -> None:
     """Compare two plans. The placement options apply to programs, not to saved plans.
 

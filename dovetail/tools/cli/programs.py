@@ -83,15 +83,8 @@ StrategyOption = Annotated[
         "Placement strategy: rules (TensorFlow's), auto (a search for the shortest predicted step), or a part of that search.",
     ),
 ]
-PageOption = Annotated[
-    Path | None, typer.Option(help="Write an interactive HTML page.", dir_okay=False, callback=output_file)
-]
-TraceOption = Annotated[
-    Path | None,
-    typer.Option(
-        help="Write the timeline in Chrome's format, for ui.perfetto.dev.", dir_okay=False, callback=output_file
-    ),
-]
+PageOption = Annotated[Path | None, output_file("Write an interactive HTML page.")]
+TraceOption = Annotated[Path | None, output_file("Write the timeline in Chrome's format, for ui.perfetto.dev.")]
 
 
 class Program(NamedTuple):
