@@ -17,6 +17,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple, Protocol
 
 from ...graph.core.errors import (
     AbortedError,
@@ -126,8 +127,8 @@ def call_all(
     """
     replies: dict[str, Message] = {}
     request, kind = next(_numbers), next(iter(requests.values()))[1].kind
-    names = {address: name for address, (name, _) in requests.items()}
-    pending = partial(PendingReplies, names, peer_timeout_s, limit_s, f"{kind} call", request=request)
+    servers = {address: Server(name) for address, (name, _) in requests.items()}
+    pending = partial(PendingReplies, servers, peer_timeout_s, limit_s, f"{kind} call", request=request)
     wait = pending()
     for address, (_, message) in requests.items():
         message.fields["request"] = request
@@ -184,33 +185,46 @@ class Inquiry:
         return {a: m for a, m in arrived if a in self.waiting and (m.kind, m.fields.get("request")) == (reply, request)}
 
 
+class Awaited(Protocol):
+    """A task that owes a reply: its name, and the incarnation that it must have; 0: any."""
+
+    @property
+    def task(self) -> str: ...
+    @property
+    def incarnation(self) -> int: ...
+
+
+class Server(NamedTuple):
+    """A task that any process may answer for."""
+
+    task: str
+    incarnation: int = 0
+
+
 class PendingReplies:
     """The outstanding replies to a request: the tasks that owe one, and when each was last heard.
 
     `messages` receives. It raises UnavailableError, AbortedError or DeadlineExceededError when waiting has become pointless.
 
     Attributes:
-        owing: address of each task that owes a reply -> its name.
+        owing: the tasks that owe a reply, by address.
     """
 
+    _detector: FailureDetector | None = None  # from the first wait in vain on: most replies come at once
+
     def __init__(
-        self, owing: dict[str, str], peer_timeout_s: float, limit_s: float | None, what: str,
-        incarnations: Mapping[str, int] | None = None, request: int | None = None,
+        self, owing: Mapping[str, Awaited], peer_timeout_s: float, limit_s: float | None, what: str,
+        request: int | None = None,
         colocated: Callable[[], Iterable[tuple[str, str, Sequence[str]]]] | None = None,
     ) -> None:  # fmt: skip
         self._colocated = colocated  # a step's parts in this process: task, address, what it waits for
         self.owing = dict(owing)
+        self._patience_s = peer_timeout_s
         self._limit_s = limit_s
-        self._look_s = min(PING_S, peer_timeout_s / LOOKS)
         self._what = what
-        self._is_bound = incarnations is not None  # whether a task that was restarted cannot answer
         self._request = request
         self._first = self._last = next(_numbers)  # later numbers are those of pings about this request
-        self._forgotten: dict[str, int] = {}  # task that has no such request -> the last ping before it said so
-        self._began = time.monotonic()
-        expected = dict.fromkeys(owing, 0) if incarnations is None else incarnations
-        self._detector = FailureDetector(peer_timeout_s, self._began, expected)
-        self._moved: dict[str, int] = {}  # progress of large messages at the last check
+        self._began = self._heard = time.monotonic()
 
     def send(self, connections: Connections, address: str, message: Message) -> None:
         """Send; a full queue or a broken connection raises the matching error."""
@@ -221,20 +235,29 @@ class PendingReplies:
             connections.forget(address)
             if locked is not None:
                 raise PermissionDeniedError.of(locked) from None
-            who = _who(self.owing.get(address, "The server"), address)
+            who = _who(self.owing[address].task if address in self.owing else "The server", address)
             raise UnavailableError.of(f"{who} cannot be reached: {e}") from None
 
     def settled(self, address: str) -> None:
         self.owing.pop(address, None)
-        self._detector.awaited.pop(address, None)
+        if self._detector is not None:
+            self._detector.awaited.pop(address, None)
+
+    def _detect(self, now: float) -> FailureDetector:
+        """The failure detector, at this time."""
+        if self._detector is None:
+            expected = {address: task.incarnation for address, task in self.owing.items()}
+            self._detector = FailureDetector(self._patience_s, self._heard, expected)
+            self._forgotten: dict[str, int] = {}  # task that has no such request -> the last ping before it said so
+            self._moved: dict[str, int] = {}  # progress of large messages at the last check
+        self._detector.now = now
+        return self._detector
 
     def messages(self, connections: Connections) -> list[tuple[str, Message]]:
         """Wait for messages, at most until the next liveness check. Handles pongs itself."""
-        detector = self._detector
-        detector.now = now = time.monotonic()
-        limit = self._look_s
+        limit = min(PING_S, self._patience_s / LOOKS)
         if self._limit_s is not None:
-            limit = max(0.0, min(limit, self._began + self._limit_s - now))
+            limit = max(0.0, min(limit, self._began + self._limit_s - time.monotonic()))
         only = next(iter(self.owing)) if len(self.owing) == 1 else None
         try:
             arrived = connections.poll(limit, only)
@@ -244,37 +267,42 @@ class PendingReplies:
             if isinstance(e, TooLargeError):
                 raise ResourceExhaustedError.of(f"The answer to this {self._what}: {e}") from None
             raise _not_ours(e) from None
-        detector.now = time.monotonic()
+        now = time.monotonic()
+        if not arrived:
+            self._check_life(connections, now)
+            return []
+        self._heard = now
         out, pongs = [], []
         for address, message in arrived:
             if message.kind == "pong":
                 if message.fields["seq"] <= self._first:
                     continue  # it is about an earlier request, and may be of a process that has ended since
-                restarted = detector.heartbeat(address, message.fields["incarnation"])
-                if restarted and self._is_bound and address in self.owing:
+                restarted = self._detect(now).heartbeat(address, message.fields["incarnation"])
+                if restarted and address in self.owing and self.owing[address].incarnation:
                     raise AbortedError.of(
-                        f"{_who(self.owing[address], address)} was restarted during this {self._what}. What it held is lost. "
+                        f"{_who(self.owing[address].task, address)} was restarted during this {self._what}. What it held is lost. "
                         "If it held variables, restore or initialise them; then run again."
                     )
                 pongs.append((address, message.fields))
             else:
-                detector.heard(address)
+                if self._detector is not None:
+                    self._detect(now).heard(address)
                 out.append((address, message))
         for address, fields in pongs:
             if all(address != replied for replied, _ in out):  # else the reply may be among these messages
                 self._check_memory(address, fields["seq"], fields.get("working"))
         if not out:
-            self._check_life(connections, detector.now)
+            self._check_life(connections, now)
         return out
 
     def _check_life(self, connections: Connections, now: float) -> None:
-        detector = self._detector
+        detector = self._detect(now)
         for address in self.owing:
             code = child_processes[address]() if address in child_processes else None
             if code is not None:
                 connections.forget(address)
                 raise UnavailableError.of(
-                    f"The process of {_who(self.owing[address], address)} {how_it_ended(code)} while this {self._what} waited for it. "
+                    f"The process of {_who(self.owing[address].task, address)} {how_it_ended(code)} while this {self._what} waited for it. "
                     "What it held is lost. Start it again, and restore or initialise its variables; or make a session whose "
                     "device_filters leave it out."
                 )
@@ -291,11 +319,11 @@ class PendingReplies:
             if locked is not None:
                 raise PermissionDeniedError.of(locked)
             raise UnavailableError.of(
-                f"{_who(self.owing[address], address)} has not answered for {silent:.1f} s while this {self._what} waited for it: "
+                f"{_who(self.owing[address].task, address)} has not answered for {silent:.1f} s while this {self._what} waited for it: "
                 "it is dead, stopped, cut off or not started. Start it again, or make a session whose device_filters leave it out."
             )
         if self._limit_s is not None and now - self._began >= self._limit_s:
-            waited, owing = now - self._began, ", ".join(_who(t, a) for a, t in self.owing.items())
+            waited, owing = now - self._began, ", ".join(_who(t.task, a) for a, t in self.owing.items())
             if self._colocated is not None:
                 owing = self._why(connections)
             unsure = [a for a in self.owing if connections.awaits_admission(a)]
@@ -312,14 +340,15 @@ class PendingReplies:
     def _why(self, connections: Connections) -> str:
         """The tasks that have not finished their part of a step, each with what it waits for."""
         said = self._ask_why(connections)
-        self._detector.now = time.monotonic()
+        detector = self._detect(time.monotonic())
         parts = []
-        for address, task in self.owing.items():
+        for address, owing in self.owing.items():
+            task = owing.task
             working, reasons = said.get(address, (None, []))
             if reasons:
                 state = _reasons(task, reasons)
             elif working is None:
-                state = f", which has been silent for {self._detector.silence(address):.1f} s"
+                state = f", which has been silent for {detector.silence(address):.1f} s"
             elif working:
                 state = ", which is at work"
             else:
@@ -343,8 +372,7 @@ class PendingReplies:
             except WireError:
                 break
             for address, message in arrived:
-                self._detector.now = time.monotonic()
-                self._detector.heard(address)
+                self._detect(time.monotonic()).heard(address)
                 waits = message.fields.get("waits")
                 if message.kind == "pong" and waits is not None and message.fields["seq"] > self._first:
                     said[address] = bool(message.fields.get("working")), [str(what) for what in waits]
@@ -358,7 +386,7 @@ class PendingReplies:
         elif ping > self._forgotten.setdefault(address, self._last):
             waited = time.monotonic() - self._began
             raise UnavailableError.of(
-                f"{_who(self.owing[address], address)} does not work on this {self._what} (any more), after {waited:.1f} s: the "
+                f"{_who(self.owing[address].task, address)} does not work on this {self._what} (any more), after {waited:.1f} s: the "
                 "connection broke, and the request or its answer was lost. Whether it was done is not known. Run it again."
             )
 

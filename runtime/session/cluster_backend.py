@@ -18,7 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from threading import get_ident
 from typing import Any, TypeAlias
@@ -67,7 +67,7 @@ class ClusterBackend(Backend):
         self._connections = ConnectionPool(client_keys(config.keys), config.peer_timeout_s)
         # A client draws its first step number at random and counts up from it: numbers are unique without coordination.
         self._numbers = itertools.count(secrets.randbits(62) & ~0xFFFFFF)
-        self._addresses: dict[str, str] = {}
+        self._tasks: dict[str, dict[str, TaskPart]] = {}  # prepared program -> the addresses and parts of its tasks
         self._sent_version = 0
         self._extending = threading.Lock()
         self._touch_at = time.monotonic() + TOUCH_S
@@ -100,8 +100,10 @@ class ClusterBackend(Backend):
 
     def prepare(self, signature: Signature, warm: bool = False, deterministic: bool = False) -> list[TaskPart]:
         reply = self._call(self._about("prepare", signature, warm=warm, deterministic=deterministic))
-        self._addresses.update((p["task"], p["address"]) for p in reply.fields["parts"])
-        return msgspec.convert(reply.fields["parts"], list[TaskPart])
+        parts = msgspec.convert(reply.fields["parts"], list[TaskPart])
+        addresses = [p["address"] for p in reply.fields["parts"]]
+        self._tasks[parts[0].program] = dict(zip(addresses, parts, strict=True))
+        return parts
 
     def plan(self, graph: Graph, signature: Signature, program: str) -> Plan:
         """The master's answer refers to nodes by number; this process has the same numbers."""
@@ -130,15 +132,11 @@ class ClusterBackend(Backend):
         self, parts: Sequence[TaskPart], feeds: Mapping[str, Any], timeout_s: float | None,
         gathered: Gathered | None = None,
     ) -> dict[str, Any]:  # fmt: skip
-        remote: dict[str, TaskPart] = {}
-        colocated: dict[str, ColocatedPart] = {}
-        for part in parts:
-            address = self._addresses[part.task]
-            worker = find_colocated(address, part.incarnation)
-            if worker is None:
-                remote[address] = part
-            else:
-                colocated[part.task] = worker, address, part
+        remote, colocated = self._tasks[parts[0].program], {}
+        if servers:
+            found = {a: find_colocated(a, p.incarnation) for a, p in remote.items()}
+            colocated = {remote[a].task: (worker, a, remote[a]) for a, worker in found.items() if worker is not None}
+            remote = {a: p for a, p in remote.items() if found[a] is None}
         connections = self._connections.take()
         try:
             self._touch(connections)
@@ -204,7 +202,6 @@ ColocatedPart: TypeAlias = tuple[Worker, str, TaskPart]
 _Outcomes: TypeAlias = deque[tuple[str, Outcome, Recorder | None]]
 
 
-@dataclass(slots=True)
 class StepCall:
     """One step.
 
@@ -213,29 +210,27 @@ class StepCall:
         connections: the connections, which only this step uses.
         remote: the parts in other processes, by address.
         colocated: the parts in this process that have not ended, by task.
-        limit_s: seconds after which the step fails; None: no limit.
         gathered: collects the trace of a traced step; None: it is not traced.
         values: the values of fetches that have come, by name.
         outcomes: of colocated parts, from whichever threads end them.
+        pending: the replies that the tasks owe.
     """
 
-    backend: ClusterBackend
-    connections: Connections
-    number: int
-    remote: dict[str, TaskPart]
-    colocated: dict[str, ColocatedPart]
-    limit_s: float | None
-    gathered: Gathered | None
-    values: dict[str, Any] = field(default_factory=dict)
-    outcomes: _Outcomes = field(default_factory=deque)
-    pending: PendingReplies = field(init=False)
-
-    def __post_init__(self) -> None:
-        tasks = {address: part.task for address, part in self.remote.items()}
-        incarnations = {address: part.incarnation for address, part in self.remote.items()}
-        waits = partial(_waits_of, self.number, self.colocated, self.outcomes) if self.colocated else tuple
-        patience_s = self.backend.config.peer_timeout_s
-        self.pending = PendingReplies(tasks, patience_s, self.limit_s, "step", incarnations, self.number, waits)
+    def __init__(
+        self, backend: ClusterBackend, connections: Connections, number: int, remote: dict[str, TaskPart],
+        colocated: dict[str, ColocatedPart], limit_s: float | None, gathered: Gathered | None,
+    ) -> None:  # fmt: skip
+        self.backend = backend
+        self.connections = connections
+        self.number = number
+        self.remote = remote
+        self.colocated = colocated
+        self.gathered = gathered
+        self.values: dict[str, Any] = {}
+        self.outcomes: _Outcomes = deque()
+        waits = partial(_waits_of, number, colocated, self.outcomes) if colocated else tuple
+        patience_s = backend.config.peer_timeout_s
+        self.pending = PendingReplies(remote, patience_s, limit_s, "step", number, waits)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run the step, and return the values of its fetches by name. OpError: it failed, and was aborted on all tasks."""
@@ -300,7 +295,7 @@ class StepCall:
             self.pending.settled(address)
             raise error_of(reply)
         elif reply.kind == "trace" and self.gathered is not None:
-            self.gathered.add(self.pending.owing[address], Notes.unpack(reply.fields["notes"]))
+            self.gathered.add(self.pending.owing[address].task, Notes.unpack(reply.fields["notes"]))
 
     def _abort(self, error: BaseException) -> None:
         """Abort the step on the tasks that have not ended their parts."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...graph.core.dtypes import resource
@@ -143,6 +144,26 @@ class StepGate:
                 self._moved.notify_all()
 
 
+@dataclass(slots=True)
+class _SignatureState:
+    """What a session knows of a signature.
+
+    Attributes:
+        changes: whether its steps change variables.
+        parts: the prepared parts; None: it is to be prepared.
+        shapes: those of the feeds of the last step, in the signature's order; empty before the first one.
+    """
+
+    signature: Signature
+    changes: bool
+    parts: list[TaskPart] | None = None
+    shapes: Sequence[Dims] = ()
+
+    def fed(self) -> dict[str, Dims]:
+        """The shapes of the last step's feeds, by name."""
+        return dict(zip(self.signature[2], self.shapes, strict=False))
+
+
 class PreparedSteps:
     """The prepared signatures of a session."""
 
@@ -151,16 +172,14 @@ class PreparedSteps:
         self._graph = graph
         self._backend = backend
         self._lock = threading.Lock()
-        self._prepared: dict[Signature, list[TaskPart]] = {}
+        self._signatures: dict[Signature, _SignatureState] = {}
         self._first_orders: dict[tuple[frozenset[str], ...], Signature] = {}  # names -> their signature that came first
         self._incarnations: dict[str, int] = {}  # task -> its incarnation at the last registration there
         # Tasks that may have been restarted: the caller has got an error since, and they have not done a step since.
         self._doubtful: set[str] = set()
-        self._last: tuple[Signature, list[TaskPart]] | None = None
-        self._fed_shapes: dict[Signature, dict[str, Dims]] = {}  # of the last step of each signature
+        self._last: tuple[_SignatureState, list[TaskPart]] | None = None
         # The last program that was traced, what it was fed, and its plan.
         self._traced_plan: tuple[str, dict[str, Dims], Plan] | None = None
-        self._changing: dict[Signature, bool] = {}
         self.gate = StepGate()
 
     def run(
@@ -175,49 +194,56 @@ class PreparedSteps:
         if metadata is not None:
             metadata.clear()
         if fetched or fetches.targets:
-            timeout = options.timeout_in_ms / 1e3 if options is not None and options.timeout_in_ms > 0 else None
-            key = (fetched, fetches.targets, tuple(feeds))
-            entered = self._changes(key) and self.gate.enter()
+            state = self._state_of((fetched, fetches.targets, tuple(feeds)))
+            entered = state.changes and self.gate.enter()
             try:
-                parts = self._prepared.get(key)
+                parts = state.parts
                 if parts is None:
-                    parts = self.prepare(key)
+                    parts = self.prepare(state.signature)
                     if self.is_closed:  # meanwhile: `close` has not seen these programs
                         raise RuntimeError(CLOSED)
-                self._fed_shapes[key] = {name: value.shape for name, value in feeds.items()}
-                self._last = key, parts
-                is_traced = metadata is not None and options is not None and options.trace_level != RunOptions.NO_TRACE
-                gathered = Gathered() if is_traced else None
-                values.update(self._backend.run(parts, feeds, timeout, gathered))
+                state.shapes = [value.shape for value in feeds.values()]
+                self._last = state, parts
+                timeout_s = gathered = None
+                if options is not None:
+                    timeout_s = options.timeout_in_ms / 1e3 if options.timeout_in_ms > 0 else None
+                    if metadata is not None and options.trace_level != RunOptions.NO_TRACE:
+                        gathered = Gathered()
+                values.update(self._backend.run(parts, feeds, timeout_s, gathered))
                 if self._doubtful:
                     self._doubtful.difference_update([p.task for p in parts])
                 if metadata is not None and options is not None:
-                    self._fill(metadata, key, parts, gathered, options.output_partition_graphs)
+                    self._fill(metadata, state, parts, gathered, options.output_partition_graphs)
             except OpError as e:
                 # The session was closed before the step began.
                 if self.is_closed and self._backend.is_local and isinstance(e, AbortedError):
                     raise RuntimeError(CLOSED) from None
                 if self.is_closed and not isinstance(e, CancelledError):
                     raise CancelledError(e.node_def, e.op, f"The session was closed while the step ran ({e})") from None
-                if isinstance(e, UnavailableError) or (isinstance(e, AbortedError) and key in self._prepared):
+                if isinstance(e, UnavailableError) or (isinstance(e, AbortedError) and state.parts is not None):
                     self._doubtful = set(self._incarnations)
                 if isinstance(e, AbortedError):
                     # A task was restarted and has lost its programs, so the next run must register them again.
-                    self._prepared.clear()
+                    self._forget()
                 raise self._with_node(e) from None
             finally:
                 if entered:
                     self.gate.leave()
         return given_back(values, feeds.values())
 
-    def _changes(self, key: Signature) -> bool:
-        """Whether a step changes variables."""
-        found = self._changing.get(key)
+    def _state_of(self, key: Signature) -> _SignatureState:
+        found = self._signatures.get(key)
         if found is None:
             changing = set(filter(_changes_variables, self._graph.nodes))
-            found = bool(changing) and not changing.isdisjoint(needed(self._graph, *named(self._graph, *key[:2])))
-            self._changing[key] = found
+            changes = bool(changing) and not changing.isdisjoint(needed(self._graph, *named(self._graph, *key[:2])))
+            found = self._signatures.setdefault(key, _SignatureState(key, changes))
         return found
+
+    def _forget(self, tasks: Collection[str] | None = None) -> None:
+        """Let signatures be prepared again: those that have parts on these tasks; None: all."""
+        for state in list(self._signatures.values()):
+            if state.parts is not None and (tasks is None or any(p.task in tasks for p in state.parts)):
+                state.parts = None
 
     def prepare(self, key: Signature, warm: bool = False) -> list[TaskPart]:
         """Make a signature ready to run; `warm`: with all its kernels compiled.
@@ -226,7 +252,7 @@ class PreparedSteps:
         """
         with self._lock:
             first = self._first_orders.setdefault(tuple(map(frozenset, key)), key)
-            parts = self._prepared.get(first)
+            parts = self._state_of(first).parts
             if parts is None or warm:  # else another thread was faster, or the order is another one
                 deterministic = self._graph.is_mirrored or bool(setting("DOVETAIL_DETERMINISTIC"))
                 try:
@@ -235,19 +261,23 @@ class PreparedSteps:
                 except OpError as e:
                     raise self._with_node(e) from None
                 self._notice_restarts(parts)
-            self._prepared[first] = self._prepared[key] = parts
+            self._state_of(first).parts = self._state_of(key).parts = parts
         return parts
 
     def plan(self, key: Signature, given: Mapping[str, Dims]) -> Plan:
         """The plan of a signature, prepared or not, for the given shapes of feeds, and for those that steps were fed last."""
-        plan, last = self._plan_of(key, self._prepared.get(key)), list(self._fed_shapes.values())
-        seen = {name: dims for shapes in last for name, dims in shapes.items() if name in key[2]}
-        return plan.resized({**seen, **self._fed_shapes.get(key, {}), **given})
+        state = self._signatures.get(key)
+        plan = self._plan_of(key, None if state is None else state.parts)
+        seen = {name: dims for k in list(self._signatures.values()) for name, dims in k.fed().items() if name in key[2]}
+        return plan.resized({**seen, **({} if state is None else state.fed()), **given})
 
     @property
     def last_plan(self) -> Plan | None:
         """The plan of the last step, for the sizes that it was fed; None before the first one."""
-        return None if self._last is None else self._plan_of(*self._last).resized(self._fed_shapes[self._last[0]])
+        if self._last is None:
+            return None
+        state, parts = self._last
+        return self._plan_of(state.signature, parts).resized(state.fed())
 
     def _plan_of(self, key: Signature, parts: list[TaskPart] | None) -> Plan:
         try:
@@ -258,13 +288,18 @@ class PreparedSteps:
             raise self._with_node(e) from None
 
     def _fill(
-        self, metadata: RunMetadata, key: Signature, parts: list[TaskPart], gathered: Gathered | None, partitions: bool
+        self,
+        metadata: RunMetadata,
+        state: _SignatureState,
+        parts: list[TaskPart],
+        gathered: Gathered | None,
+        partitions: bool,
     ) -> None:
         if gathered is None and not partitions:
             return
-        traced_as = parts[0].program, self._fed_shapes[key]
+        traced_as = parts[0].program, state.fed()
         if self._traced_plan is None or self._traced_plan[:2] != traced_as:
-            self._traced_plan = (*traced_as, self._plan_of(key, parts).resized(traced_as[1]))
+            self._traced_plan = (*traced_as, self._plan_of(state.signature, parts).resized(traced_as[1]))
         plan = self._traced_plan[2]
         if partitions:
             metadata.partition_graphs = dict(plan.partitions)
@@ -280,11 +315,7 @@ class PreparedSteps:
         known.update(now)
         if not restarted:
             return
-        self._prepared = {
-            key: parts
-            for key, parts in list(self._prepared.items())
-            if all(known.get(p.task) == p.incarnation for p in parts)
-        }
+        self._forget(restarted)
         sudden = [task for task in restarted if task not in self._doubtful]
         self._doubtful.difference_update(restarted)
         if sudden:

@@ -24,7 +24,7 @@ from .event_loop import EventLoop
 from .keys import Keys
 from .peer import Peer
 from .peers import Peers
-from .zmq_links import address_of, dialled_name
+from .zmq_links import dialled_name
 from .zmq_sockets import ConnectionMonitor, Context, new_context
 
 MANY_THREADS = 8  # so many sets of connections show that many threads wait for servers (`Stream.keeps_gil`)
@@ -57,11 +57,12 @@ class Connections:
         self._keys = keys
         self._io = EventLoop()
         self._peers = Peers(
-            self._io, shared_context(), keys=keys, take=self._take, refuse=self._take,
+            self._io, shared_context(), keys=keys, take=self._take, refuse=self._refuse,
             patience_s=patience_s, keeps_gil=len(open_connections) >= MANY_THREADS,
         )  # fmt: skip
         self._known: dict[str, tuple[str, Peer]] = {}  # address -> where it was connected to, and the server there
-        self._arrived: deque[tuple[str, Message | WireError]] = deque()
+        self._arrived: list[tuple[str, Message]] = []
+        self._refused: deque[tuple[str, WireError]] = deque()
         self._has_waker = self._is_woken = False
         self._process = process_id()
         self.closed = False
@@ -126,35 +127,27 @@ class Connections:
             WireError: one server sent a malformed message. The messages of the others are in the next
             call's result.
         """
-        waiting = self._arrived
         if self.closed:
             raise ConnectionError("these connections are closed")
-        if not waiting:
+        if not (self._arrived or self._refused):
             try:
-                self._wait(timeout_s, only)
+                if not (timeout_s and self._waits_on_stream(only, timeout_s)):
+                    self._wait(timeout_s)
+                elif not self._arrived:
+                    self._wait(0.0)  # something else may have come
             except BaseException:
                 self._interrupted()
                 raise
-        arrived: list[tuple[str, Message]] = []
-        while waiting:
-            address, message = waiting[0]
-            if isinstance(message, WireError):
-                if arrived:
-                    break
-                waiting.popleft()
-                if isinstance(message, TooLargeError):
-                    raise message
-                raise WireError(f"{address}: {message}", message.request)
-            waiting.popleft()
-            arrived.append((address, message))
+        if self._refused and not self._arrived:
+            address, error = self._refused.popleft()
+            raise error if isinstance(error, TooLargeError) else WireError(f"{address}: {error}", error.request)
+        arrived, self._arrived = self._arrived, []
         return arrived
 
-    def _wait(self, timeout_s: float | None, only: str | None) -> None:
+    def _wait(self, timeout_s: float | None) -> None:
         """Wait for a message, or for a `waker`."""
-        if timeout_s and only in self._known and self._waits_on_stream(self._known[only][1], timeout_s):
-            timeout_s = 0.0  # collect the rest without waiting
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not self._arrived:
+        while not (self._arrived or self._refused):
             if self._is_woken:
                 self._is_woken = False
                 return
@@ -162,16 +155,22 @@ class Connections:
             if deadline is not None and time.monotonic() >= deadline:
                 return
 
-    def _waits_on_stream(self, peer: Peer, seconds: float) -> bool:
-        """Wait up to `seconds` on the stream alone; False if that is impossible."""
+    def _waits_on_stream(self, address: str | None, seconds: float) -> bool:
+        """Wait up to `seconds` on the stream of one server alone; False if that is impossible."""
+        if address not in self._known or self._has_waker:
+            return False
+        peer = self._known[address][1]
         stream = peer.stream
-        if stream is None or not stream.is_open or stream.waiting() or self._has_waker or not self._io.is_idle():
+        if stream is None or not stream.is_open or stream.waiting_bytes or not self._peers.is_idle():
             return False
         self._peers.attend(peer, stream, select.POLLIN, seconds)
         return True
 
-    def _take(self, peer: Peer, message: Message | WireError) -> None:
-        self._arrived.append((address_of(peer.name), message))
+    def _take(self, peer: Peer, message: Message) -> None:
+        self._arrived.append((peer.address, message))
+
+    def _refuse(self, peer: Peer, error: WireError) -> None:
+        self._refused.append((peer.address, error))
 
     def _interrupted(self) -> None:
         """Close all connections: half of a message may have been sent or read."""

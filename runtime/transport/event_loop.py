@@ -47,7 +47,7 @@ class EventLoop:
         self.settle: Callable[[], None] = lambda: None
         self.patience: Callable[[], float] = lambda: -1
         self._attend: dict[int, Callable[[int], None]] = {}  # descriptor -> its callback
-        self._queue: deque[Callable[[], None]] = deque()
+        self.queue: deque[Callable[[], None]] = deque()
         # Calls that are queued before `_closing` is set will run; none are queued afterwards.
         self._lock = threading.Lock()
         self._woken = False
@@ -79,7 +79,7 @@ class EventLoop:
         with self._lock:
             if self._closing:
                 return False
-            self._queue.append(function)
+            self.queue.append(function)
         if not self.is_current():  # the I/O thread itself reads the queue before it waits
             self.wake()
         return True
@@ -128,8 +128,8 @@ class EventLoop:
 
     def run_queue(self) -> None:
         """Run the queued calls; calls that these queue wait for the next round."""
-        for _ in range(len(self._queue)):
-            self.guard(self._queue.popleft())
+        for _ in range(len(self.queue)):
+            self.guard(self.queue.popleft())
 
     def guard(self, function: Callable[[], None]) -> None:
         """Call `function` and log an exception that it raises."""
@@ -138,13 +138,9 @@ class EventLoop:
         except Exception:
             logger.exception("%s: a call on the I/O thread failed", self.name)
 
-    def is_idle(self) -> bool:
-        """Whether the next iteration has nothing to do before an event comes."""
-        return not self._queue and self.patience() < 0
-
     def turn(self, limit: float) -> None:
         """One iteration: wait up to `limit` seconds for events (-1: without limit), and handle them."""
-        patience = 0.0 if self._queue else self.patience()
+        patience = 0.0 if self.queue else self.patience()
         if patience < 0 or 0 <= limit < patience:
             patience = limit
         attends = self._attend
@@ -154,7 +150,7 @@ class EventLoop:
             if attend is not None:  # closed earlier in this iteration
                 attend(event)
         self.settle()
-        if self._queue:
+        if self.queue:
             self.run_queue()
 
     def _run(self, tick: Callable[[], None], end: Callable[[], None]) -> None:

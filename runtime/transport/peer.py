@@ -75,7 +75,7 @@ class Peer:
     """The other process of a connection, as this one sees it. One thread uses it at a time, except for `check_room`.
 
     Args:
-        is_caller: whether this end made the connection.
+        address: of the server that this end has called; '' at the other end.
         give: passes one message to ZeroMQ, and returns whether there was room.
         takes_tcp: whether streams over TCP may be used: not with keys.
         most_bytes_waiting: see `check_room`; 0: no limit.
@@ -90,18 +90,19 @@ class Peer:
     """
 
     def __init__(
-        self, name: bytes, is_caller: bool, give: Callable[[list[Frame]], bool], takes_tcp: bool,
+        self, name: bytes, address: str, give: Callable[[list[Frame]], bool], takes_tcp: bool,
         most_bytes_waiting: int = 0,
     ) -> None:  # fmt: skip
         self.name = name
-        self.is_caller = is_caller
+        self.address = address
+        self.is_caller = bool(address)  # whether this end made the connection
         self._pool = pool_of_process()
         self._give = give
         self._takes_tcp = takes_tcp
         self.stream: Stream | None = None
         self.token = ""
         self.accepted: Stream | None = None
-        self._may_offer = not is_caller  # a greeting gets one offer
+        self._may_offer = not address  # a greeting gets one offer
         self._streams_left = MOST_STREAMS
         self.lend: Lend | None = None
         self.unsent: deque[deque[list[Frame]]] = deque()

@@ -86,7 +86,9 @@ class Peers:
         peer = self.by_name.get(name)
         if peer is None:
             give = partial(self.links.give, name)
-            made = Peer(name, is_dialled(name), give, self._takes_tcp, self._most_bytes_waiting)
+            made = Peer(
+                name, address_of(name) if is_dialled(name) else "", give, self._takes_tcp, self._most_bytes_waiting
+            )
             peer = self.by_name.setdefault(name, made)
         return peer
 
@@ -100,8 +102,11 @@ class Peers:
 
     def _patience(self) -> float:
         """Seconds that the next iteration may wait for an event; -1: without limit."""
-        patience = self.links.patience()
-        return RETRY_MS / 1000 if patience and self._sending else patience
+        return 0.0 if self.links.unsettled else RETRY_MS / 1000 if self._sending else -1.0
+
+    def is_idle(self) -> bool:
+        """Whether the event loop has nothing to do before an event comes."""
+        return not (self.links.unsettled or self._sending or self._io.queue)
 
     # --- what comes --------------------------------------------------------------------------------------------------
 
@@ -238,7 +243,7 @@ class Peers:
         return next((peer for peer in self.by_name.values() if peer.token == token), None) if token else None
 
     def _connect(self, peer: Peer, offer: Connect) -> None:
-        stream = connect_stream(offer, dialled_host(address_of(peer.name)))
+        stream = connect_stream(offer, dialled_host(peer.address))
         if stream is not None and not self._io.call_soon(lambda: self._upgrade(peer, stream)):
             stream.close()
 

@@ -105,20 +105,24 @@ class Stream:
             ConnectionError: the other end is gone, or this end is closed.
         """
         if len(frames) == 1 and len(frames[0]) <= _JOINED:
-            buffers: list[Frame] = [_ONE.pack(1, len(frames[0])) + frames[0]]
+            data = _ONE.pack(1, len(frames[0])) + frames[0]
+            buffers: list[Frame] = [data]
+            size = len(data)
         else:
             buffers = [struct.pack(f"<I{len(frames)}Q", len(frames), *map(len, frames)), *frames]
-        size = sum(map(len, buffers))
+            size = sum(map(len, buffers))
+        sent = 0
         with self._lock:
-            if most_waiting is not None and len(self._waiting) >= most_waiting:
+            waiting = len(self._waiting)
+            if not waiting and size <= _PIECE:
+                sent = self._write(buffers)
+                if sent == size:
+                    return 0
+            elif most_waiting is not None and waiting >= most_waiting:
                 return -1
-            is_next = not self._waiting
-            sent = self._write(buffers[:MOST_BUFFERS]) if is_next and size <= _PIECE else 0
-            if sent == size:
-                return 0
             self._waiting.append(remaining([memoryview(b) for b in buffers], sent))
             self.waiting_bytes += size - sent
-            if is_next and size > _PIECE:
+            if not waiting and size > _PIECE:
                 self._write_waiting()
             return len(self._waiting)
 
@@ -126,7 +130,7 @@ class Stream:
         """How many bytes the kernel takes; 0: it has no room."""
         try:
             if len(buffers) > 1:
-                sent = self._socket.sendmsg(buffers, (), _NOW)
+                sent = self._socket.sendmsg(buffers[:MOST_BUFFERS], (), _NOW)
             elif self.keeps_gil and isinstance(buffers[0], bytes):
                 sent = self._send_keeping_gil(buffers[0])
             else:

@@ -94,7 +94,7 @@ class ZmqLinks:
         # The connections that this end made, by the peer's name.
         self._peers: dict[bytes, tuple[Socket, ConnectionMonitor]] = {}
         # ZeroMQ sockets that may have messages though their descriptors do not say so, and their peers' names; none for the router.
-        self._unsettled: dict[Socket, bytes] = {}
+        self.unsettled: dict[Socket, bytes] = {}
 
     def bind(
         self, address: str, ip: str, port: int, access: AccessControl | None, expel: Callable[[list[bytes]], None]
@@ -150,19 +150,15 @@ class ZmqLinks:
 
     def settle(self) -> None:
         # One message per socket and iteration, so that no peer starves the others.
-        if self._unsettled:
-            for sock, peer in list(self._unsettled.items()):
+        if self.unsettled:
+            for sock, peer in list(self.unsettled.items()):
                 # If it is not there any more, it was closed earlier in this iteration.
-                if sock in self._unsettled and not self._take(sock, peer):
-                    self._unsettled.pop(sock, None)
-
-    def patience(self) -> float:
-        """Seconds that the next iteration may wait for an event; -1: without limit."""
-        return 0 if self._unsettled else -1
+                if sock in self.unsettled and not self._take(sock, peer):
+                    self.unsettled.pop(sock, None)
 
     def _watch(self, sock: Socket, peer: bytes) -> None:
-        self._unsettled[sock] = peer
-        self._io.watch(descriptor(sock), lambda event: self._unsettled.update({sock: peer}))
+        self.unsettled[sock] = peer
+        self._io.watch(descriptor(sock), lambda event: self.unsettled.update({sock: peer}))
 
     # --- what comes ------------------------------------------------------------------------------------------------
 
@@ -206,10 +202,10 @@ class ZmqLinks:
         try:
             if is_dialled(peer):
                 sock = self._peers[peer][0] if peer in self._peers else self.dial(peer)
-                self._unsettled[sock] = peer
+                self.unsettled[sock] = peer
                 sock.send_multipart(frames, zmq.NOBLOCK, copy=False)
             elif self._router is not None:
-                self._unsettled[self._router] = b""
+                self.unsettled[self._router] = b""
                 self._router.send_multipart([peer, *frames], zmq.NOBLOCK, copy=False)
         except zmq.Again:
             return False
@@ -255,7 +251,7 @@ class ZmqLinks:
         """Close the connection that this end made to a peer."""
         if peer in self._peers:
             sock, link = self._peers.pop(peer)
-            self._unsettled.pop(sock, None)
+            self.unsettled.pop(sock, None)
             self._io.unwatch(descriptor(sock))
             link.close()
             sock.close(linger=0)

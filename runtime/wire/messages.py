@@ -168,7 +168,7 @@ def encode(message: Message, lend: Lend | None = None) -> list[Frame]:
         _pack_tensors(message.tensors, schema, lend, frames, specs, values)
     try:
         others = fields.copy()
-        numbers = [others.pop(name) for name in schema.numbers]
+        numbers = list(map(others.pop, schema.numbers))
         key = schema.kind, tuple(others.items()), tuple(specs)
         description = _packed.get(key)
     except (AttributeError, KeyError, TypeError):  # a field is missing, or a value is unhashable
@@ -210,14 +210,16 @@ def _pack_tensors(
             tensor = np.asarray(tensor)  # a NumPy scalar's `tobytes` takes 8 times as long
         if not isinstance(tensor, np.ndarray):
             raise WireError(f"tensor {index} is a {type(tensor).__name__}, not a NumPy array")
-        if lend is not None and tensor.nbytes >= SHARE_BYTES and tensor.dtype in NAME_OF:
-            place = lend(tensor, schema.given)
-            if place is not None:
-                specs.append((NAME_OF[tensor.dtype], tensor.shape, LENT))
-                values.append(PLACE.pack(*place))
-                continue
-        name, buffer = pack_tensor(tensor, index)
-        size = len(buffer)
+        name, size = NAME_OF.get(tensor.dtype), tensor.nbytes
+        if name is not None and size <= INLINE_BYTES and inline + size <= MAX_INLINE:  # the usual case of the next ones
+            buffer: Frame = tensor.tobytes()
+        elif name is not None and lend is not None and size >= SHARE_BYTES and (place := lend(tensor, schema.given)):
+            specs.append((name, tensor.shape, LENT))
+            values.append(PLACE.pack(*place))
+            continue
+        else:
+            name, buffer = pack_tensor(tensor, index)
+            size = len(buffer)
         if size <= INLINE_BYTES and inline + size <= MAX_INLINE:
             inline += size
             specs.append((name, tensor.shape, HERE))
@@ -233,8 +235,9 @@ def _pack_tensors(
 _unpack = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw, list[SPEC]]).decode
 _unpack_fields = msgspec.msgpack.Decoder(dict[str, Any]).decode
 _unpack_kind = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw, msgspec.Raw]).decode
-_Known: TypeAlias = tuple[KindSchema, dict[str, Any], list[Layout], int]
-"""A decoded description: the kind, its fields, its tensors, and the number of frames."""
+_Known: TypeAlias = tuple[KindSchema, dict[str, Any], list[Layout], int, int | None]
+"""A decoded description: the kind, its fields, its tensors, the number of frames; and the size of its values if they are plain numbers,
+which need no other check."""
 _known: dict[bytes, _Known] = {}
 
 
@@ -275,7 +278,7 @@ def decode(frames: Sequence[Frame], borrow: Borrow | None = None) -> Message:
         if known is None:
             known = _understood(description)
             _remember(_known, description, known, known[0], description)
-        schema, others, layouts, frame_count = known
+        schema, others, layouts, frame_count, size = known
         if len(numbers) != 1 + len(schema.numbers):
             raise WireError(f"message {schema.kind!r} has {len(schema.numbers)} numbers, {len(numbers) - 1} came")
         if len(frames) != frame_count:
@@ -283,13 +286,16 @@ def decode(frames: Sequence[Frame], borrow: Borrow | None = None) -> Message:
         fields = others.copy()
         for i, name in enumerate(schema.numbers, 1):
             fields[name] = numbers[i]
-        for i, name in enumerate(schema.blobs, 1):
-            fields[name] = bytes(frames[i])
-        if not layouts:
-            if at != len(header):
-                raise WireError(f"message {schema.kind!r}: {len(header) - at} bytes too many")
-            return Message(schema.kind, fields)
-        return Message(schema.kind, fields, _unpack_tensors(layouts, header, at, frames, borrow))
+        if schema.blobs:
+            fields.update(zip(schema.blobs, map(bytes, frames[1:]), strict=False))
+        if size is None:
+            return Message(schema.kind, fields, _unpack_tensors(layouts, header, at, frames, borrow))
+        if at + size != len(header):
+            raise WireError(f"message {schema.kind!r}: a header of {at + size} bytes was announced, {len(header)} came")
+        tensors: list[Tensor] = []
+        for _, size, dtype, shape in layouts:
+            tensors.append(np.ndarray(shape, dtype, header[at : (at := at + size)]))
+        return Message(schema.kind, fields, tuple(tensors))
     except WireError as error:
         error.request = glimpse(header)[1].get("request", 0)
         raise
@@ -312,7 +318,11 @@ def _understood(description: bytes) -> _Known:
         raise WireError(f"message {kind!r}: {error}") from None
     layouts = [layout_of(*spec) for spec in specs]
     count = 1 + len(schema.blobs) + sum(place == FRAME for place, *_ in layouts)
-    return schema, _unpack_fields(packed), layouts, count
+    is_plain = all(
+        place == HERE and size and dtype is not None and dtype.kind != "b" for place, size, dtype, _ in layouts
+    )
+    size = sum(size for _, size, _, _ in layouts) if is_plain else None
+    return schema, _unpack_fields(packed), layouts, count, size
 
 
 def _unpack_tensors(

@@ -53,25 +53,32 @@ class StepHandlers:
             return
         feeds = dict(zip(names, tensors, strict=True))
         recorder = Recorder() if fields.get("trace") else None
-        whose = self.responder.endpoint.owner(peer) or self._worker.client_of(program) or peer
         size = 0
-        for tensor in feeds.values():
+        for tensor in tensors:
             size += tensor.nbytes
-        try:
-            fed = [n for _, owner, n in list(self.running.values()) if owner == whose]
-            self._most_steps.check(len(fed), 1)
-            self._most_bytes.check(sum(fed), size)
-        except OpError as e:
-            self.responder.refuse(peer, request, e)
-            return
+        if self.running or size > self._most_bytes.most:  # otherwise it is within the limits
+            try:
+                self._check_limits(self._client_of(peer, program), size)
+            except OpError as e:
+                self.responder.refuse(peer, request, e)
+                return
         outcome = self._worker.run_inline(step, program, feeds) if recorder is None else None
         if outcome is not None:
             self.answer(peer, request, outcome)
             return
-        self.running[step] = peer, whose, size
+        self.running[step] = peer, self._client_of(peer, program), size
         # No closure: its variables would be cells, which inline steps, too, would pay for.
         finish = partial(self._finish, peer, request, step, recorder)
         self._worker.start(step, program, feeds, finish, recorder=recorder)
+
+    def _client_of(self, peer: bytes, program: str) -> str | bytes:
+        return self.responder.endpoint.owner(peer) or self._worker.client_of(program) or peer
+
+    def _check_limits(self, client: str | bytes, size: int) -> None:
+        """ResourceExhaustedError: a client may not run another step that is fed so many bytes."""
+        fed = [n for _, owner, n in list(self.running.values()) if owner == client]
+        self._most_steps.check(len(fed), 1)
+        self._most_bytes.check(sum(fed), size)
 
     def _finish(self, peer: bytes, request: int, step: int, recorder: Recorder | None, outcome: Outcome) -> None:
         self.running[step] = peer, b"", 0  # it counts no more when its client starts the next step

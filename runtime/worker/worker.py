@@ -269,8 +269,10 @@ class Worker:
     def run_inline(self, number: int, handle: str, feeds: Mapping[str, Any]) -> Outcome | None:
         """Run a part of a step inline (`step_scheduler.py`): the fetched values, or the error. None: it must be started."""
         registered = self._registered.get(handle)
-        key = registered.inline_segment if registered is not None and self.replicator is None else None
-        if registered is None or key is None or not registered.segments[key].is_short or number in self._ended:
+        if registered is None or self.replicator is not None or number in self._ended:
+            return None
+        key = registered.inline_segment
+        if key is None or not (segment := registered.segments[key]).is_short:
             return None
         began = perf_counter()
         try:
@@ -282,7 +284,7 @@ class Worker:
         except OpError as e:
             outcome = e
         seconds = perf_counter() - began
-        registered.segments[key] = registered.segments[key].measured(seconds)
+        registered.segments[key] = segment.measured(seconds)
         self.times.append(seconds)
         with self._lock:
             self.resources.steps_started += 1

@@ -10,7 +10,7 @@ import pytest
 
 from dovetail.graph.core.errors import AbortedError, DeadlineExceededError, ResourceExhaustedError, UnavailableError
 from dovetail.runtime.rpc import pending_call
-from dovetail.runtime.rpc.pending_call import ConnectionPool, Inquiry, PendingReplies
+from dovetail.runtime.rpc.pending_call import ConnectionPool, Inquiry, PendingReplies, Server
 from dovetail.runtime.timeouts import AGAIN_S, PING_S
 from dovetail.runtime.transport.client import Connections
 from dovetail.runtime.wire.messages import Message
@@ -73,7 +73,7 @@ def pinged(wait: PendingReplies, played: Played, clock: list[float], count: int)
 
 def test_a_server_that_forgot_the_request_ends_the_wait(clock: list[float]) -> None:
     played = Played()
-    wait = PendingReplies({ADDRESS: "the server"}, 5.0, None, "call", request=7)
+    wait = PendingReplies({ADDRESS: Server("the server")}, 5.0, None, "call", request=7)
     pings = pinged(wait, played, clock, 3)
     played.coming.extend(pong(ping, False) for ping in pings)
     for _ in pings:  # the server has read all three at once
@@ -87,7 +87,7 @@ def test_a_server_that_forgot_the_request_ends_the_wait(clock: list[float]) -> N
 def test_an_answer_counts_whatever_comes_with_it(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller that did not listen for a while finds the answer, and the pongs from before and behind it."""
     played = Played()
-    wait = PendingReplies({ADDRESS: "the server"}, 5.0, None, "call", request=7)
+    wait = PendingReplies({ADDRESS: Server("the server")}, 5.0, None, "call", request=7)
     (first,) = pinged(wait, played, clock, 1)
     played.coming.append(pong(first, False))
     wait.messages(played)  # type: ignore[arg-type]
@@ -99,9 +99,9 @@ def test_an_answer_counts_whatever_comes_with_it(clock: list[float], monkeypatch
 
 def test_what_was_said_about_an_earlier_request_means_nothing(clock: list[float]) -> None:
     played = Played()
-    before = PendingReplies({ADDRESS: "the server"}, 5.0, None, "call", request=6)
+    before = PendingReplies({ADDRESS: Server("the server")}, 5.0, None, "call", request=6)
     late = pinged(before, played, clock, 9)
-    wait = PendingReplies({ADDRESS: "the server"}, 5.0, None, "call", request=7)
+    wait = PendingReplies({ADDRESS: Server("the server")}, 5.0, None, "call", request=7)
     pinged(wait, played, clock, 1)
     played.coming.extend(pong(ping, False) for ping in late)
     played.coming.append(Message("closed", {"request": 7}))
@@ -115,8 +115,8 @@ def test_what_was_said_about_an_earlier_request_means_nothing(clock: list[float]
 def test_a_late_pong_of_an_ended_process_is_no_restart(clock: list[float]) -> None:
     """It answers a ping of an earlier step, and comes behind that step's answer."""
     played = Played()
-    (late,) = pinged(PendingReplies({ADDRESS: "the task"}, 5.0, None, "step", request=6), played, clock, 1)
-    wait = PendingReplies({ADDRESS: "the task"}, 5.0, None, "step", {ADDRESS: 2}, request=7)
+    (late,) = pinged(PendingReplies({ADDRESS: Server("the task")}, 5.0, None, "step", request=6), played, clock, 1)
+    wait = PendingReplies({ADDRESS: Server("the task", 2)}, 5.0, None, "step", request=7)
     answer = Message("done", {"request": 7, "fetches": []})
     played.coming += [pong(late, True), answer]
     assert wait.messages(played) == [] and wait.messages(played) == [(ADDRESS, answer)]  # type: ignore[arg-type]
@@ -146,7 +146,7 @@ def test_a_late_answer_that_cannot_be_read_is_passed_over(
 
     played = Played()
     monkeypatch.setattr(played, "poll", poll)
-    wait = PendingReplies({ADDRESS: "the server"}, 5.0, None, "call", request=7)
+    wait = PendingReplies({ADDRESS: Server("the server")}, 5.0, None, "call", request=7)
     answer = Message("closed", {"request": 7})
     coming += [failed(6), answer, failed(7)]
     assert wait.messages(played) == [] and wait.messages(played) == [(ADDRESS, answer)]  # type: ignore[arg-type]
@@ -159,7 +159,7 @@ def test_a_late_answer_that_cannot_be_read_is_passed_over(
 
 def test_pieces_of_a_large_message_are_signs_of_life(clock: list[float]) -> None:
     played = Played()
-    wait = PendingReplies({ADDRESS: "the server"}, 5.0, None, "call", request=7)
+    wait = PendingReplies({ADDRESS: Server("the server")}, 5.0, None, "call", request=7)
     for _ in range(20):  # on a slow link: its answers stand behind the pieces
         played.pieces += 1
         clock.append(clock[-1] + 3.0)
@@ -178,7 +178,7 @@ def test_a_step_whose_time_is_over_names_what_each_task_waits_for(
         "localhost:3",
         ("/job:c/task:0", "localhost:4", ["/job:c/task:0/device:CPU:0 waits for c"]),
     )
-    owing = {ADDRESS: "/job:a/task:0", other: "/job:b/task:0", third: "/job:b/task:1"}
+    owing = {ADDRESS: Server("/job:a/task:0"), other: Server("/job:b/task:0"), third: Server("/job:b/task:1")}
     wait = PendingReplies(owing, 5.0, 0.0, "step", request=7, colocated=lambda: [here])
     answers = [(ADDRESS, ["/job:a/task:0/device:CPU:0 waits for 1 element of FIFOQueue 'q'"], True), (third, [], False)]
 

@@ -18,7 +18,7 @@ from echoing import WAIT_S, Connection, ping, until
 
 import dovetail as tf
 from dovetail.runtime.rpc.failure_detection import AwaitedTensors, LossDetector
-from dovetail.runtime.rpc.pending_call import PendingReplies
+from dovetail.runtime.rpc.pending_call import PendingReplies, Server
 from dovetail.runtime.transport.client import Connections
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.transport.fault_injection import break_connections
@@ -121,7 +121,7 @@ class Standing(Connections):
 
 def test_a_silent_task_is_dead_when_its_connection_has_ended() -> None:
     with Standing(time.monotonic() + 0.8) as connections:
-        wait, began = PendingReplies({"localhost:9": "it"}, 0.2, None, "call"), time.monotonic()
+        wait, began = PendingReplies({"localhost:9": Server("it")}, 0.2, None, "call"), time.monotonic()
         with pytest.raises(tf.errors.UnavailableError, match="it at localhost:9 has not answered"):
             while True:
                 wait.messages(connections)

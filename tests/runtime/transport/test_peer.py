@@ -43,7 +43,7 @@ class End:
     """The owner of one peer: a link to the other end, a stream perhaps, and the numbers of the messages that came."""
 
     def __init__(self, is_caller: bool) -> None:
-        self.peer = Peer(b"peer", is_caller, self.give, takes_tcp=True)
+        self.peer = Peer(b"peer", "localhost:1" if is_caller else "", self.give, takes_tcp=True)
         self.inbox: deque[list[Frame]] = deque()
         self.link: deque[list[Frame]] = deque()  # what the link has taken
         self.other: End

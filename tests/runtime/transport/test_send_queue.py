@@ -97,7 +97,7 @@ def test_what_waits_for_a_client_that_never_reads_is_bounded_in_bytes(
 
 def test_a_message_larger_than_the_limit_goes_when_nothing_waits() -> None:
     has_room = [True]
-    peer = Peer(b"a", True, lambda frames: has_room[0], takes_tcp=False, most_bytes_waiting=1 << 20)
+    peer = Peer(b"a", "localhost:1", lambda frames: has_room[0], takes_tcp=False, most_bytes_waiting=1 << 20)
     large: list[Frame] = [b"header", bytes(4 << 20)]
     peer.check_room("a", large)
     has_room[0] = False
@@ -115,7 +115,7 @@ def test_a_message_larger_than_the_limit_goes_when_nothing_waits() -> None:
 
 
 def test_without_a_limit_anything_goes() -> None:
-    peer = Peer(b"a", True, lambda frames: False, takes_tcp=False)
+    peer = Peer(b"a", "localhost:1", lambda frames: False, takes_tcp=False)
     for _ in range(3):
         peer.check_room("a", [bytes(1 << 20)])
         assert peer.post([bytes(1 << 20)])

@@ -129,7 +129,7 @@ def test_where_no_stream_can_be_zeromq_goes_on(monkeypatch: pytest.MonkeyPatch, 
 @pytest.fixture(params=[None, "127.0.0.1"], ids=["unix", "tcp"])
 def met(request: pytest.FixtureRequest) -> Iterator[tuple[StreamListener, Peer]]:
     """A listener on an I/O thread, and the peer that may connect to it with the token `TOKEN`."""
-    io, anna = EventLoop(), Peer(b"anna", False, lambda frames: True, takes_tcp=True)
+    io, anna = EventLoop(), Peer(b"anna", "", lambda frames: True, takes_tcp=True)
     anna.token = TOKEN
     made = StreamListener(io, lambda token: anna if token == anna.token else None, request.param)
     io.patience = lambda: 0.05
