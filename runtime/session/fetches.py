@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -214,7 +214,7 @@ def feed_value(tensor: Tensor, value: Any) -> Any:
     return array
 
 
-def given_back(values: Mapping[str, Any], held: Iterable[Any]) -> dict[str, Any]:
+def given_back(values: Mapping[str, Any], held: Collection[Any]) -> dict[str, Any]:
     """Fetched values in the form for the user: NumPy scalars for rank 0, bytes for scalar strings, else arrays that the user owns.
 
     What has another holder is copied, so that a change of one array does not change another: a read-only array (shared with a variable, a
@@ -228,7 +228,7 @@ def given_back(values: Mapping[str, Any], held: Iterable[Any]) -> dict[str, Any]
                 value = value[()]
             elif not value.flags.writeable:
                 value = value.copy()
-            else:
+            elif len(values) > 1 or value.base is not None or id(value) in map(id, held):
                 if parts is None:
                     parts = {}
                     for array in held:
