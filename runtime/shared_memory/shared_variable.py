@@ -71,7 +71,8 @@ from .pool import place_of
 from .segment import MappingError, open_memory
 
 _READ_ATTEMPTS: Final = 20  # others would have to change the value twice during each of them
-_FIRST_NAP_S, _LAST_NAP_S = 20e-6, 1e-3
+# For so long a process that waits for the lock only yields: most changes take less, and waking up from a nap takes as long.
+_YIELD_S, _LONGEST_NAP_S = 100e-6, 1e-3
 _SETLK = 37  # F_OFD_SETLK
 _FLOCK = "hhqqi4x"  # type, whence, start, length, 0
 _LINE = 64
@@ -241,18 +242,18 @@ class SharedVariable(shared_storage.SharedSumValue):
             raise FailedPreconditionError.of(
                 f"{self.label} belongs to the process from which this one was forked, and is not its to change",
             )
-        if not self._tries():
-            until, nap = time.monotonic() + patience_s, _FIRST_NAP_S
-            while True:
-                time.sleep(nap)
-                if self._tries():
-                    break
-                if time.monotonic() > until:
-                    raise UnavailableError.of(
-                        f"{self.label} is being changed by process {self.words[HOLDER]}, which has not let go of it for "
-                        f"{patience_s:g} s. Has it been stopped?"
-                    )
-                nap = min(2 * nap, _LAST_NAP_S)
+        began = time.monotonic()
+        while not self._tries():
+            waited = time.monotonic() - began
+            if waited > patience_s:
+                raise UnavailableError.of(
+                    f"{self.label} is being changed by process {self.words[HOLDER]}, which has not let go of it for "
+                    f"{patience_s:g} s. Has it been stopped?"
+                )
+            if waited < _YIELD_S:
+                os.sched_yield()
+            else:
+                time.sleep(min(waited / 4, _LONGEST_NAP_S))
         self.words[HOLDER] = self._pid
 
     def _tries(self) -> bool:

@@ -413,6 +413,17 @@ def test_a_process_that_is_stopped_holds_up_nobody_for_long(writers, monkeypatch
     np.testing.assert_array_equal(mine.read(), np.full(SIZE, 2))
 
 
+def test_a_lock_that_is_held_for_a_moment_costs_no_nap(monkeypatch):
+    task = Task(np.zeros(SIZE, np.int64))
+    theirs = task.reach().value
+    theirs.acquire()
+    monkeypatch.setattr(module, "_YIELD_S", 60.0)
+    monkeypatch.setattr(module.os, "sched_yield", theirs.release)
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: pytest.fail("a nap"))
+    task.states[0].update(lambda old: old + 1)
+    np.testing.assert_array_equal(task.read_directly(), np.ones(SIZE))
+
+
 def test_memory_is_kept_that_a_stopped_process_could_write(writers, pool):
     task = Task(np.zeros(SIZE, np.int64))
     (mine,) = task.states
