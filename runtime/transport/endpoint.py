@@ -127,8 +127,7 @@ class Endpoint:
             ResourceExhaustedError: too many bytes wait for the peer (`DOVETAIL_SEND_QUEUE_MB`).
         """
         to = self._peers.by_name.get(peer) or self._peers.get(peer)
-        lend = to.lend if message.tensors else None
-        frames = encode(message, lend)
+        frames = encode(message, to.lend if message.tensors else None)
         if len(frames) > 1:
             to.check_room(name_of(peer), frames)
         if self._peers.faults is None:
@@ -136,6 +135,8 @@ class Endpoint:
         else:
             address = address_of(peer) if to.is_caller else None
             self._peers.faults.carry(("to", peer), frames, lambda: self._hand_over(to, frames), address)
+        if message.kind == "done" and self.on_io_thread():  # nothing comes back for tensors that this part has sent
+            self._io.expect_event(False)
 
     def _hand_over(self, peer: Peer, frames: list[Frame]) -> None:
         """Pass one message to the peer's stream, or to the I/O thread; behind those that wait for the I/O thread already."""

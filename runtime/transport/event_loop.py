@@ -122,9 +122,9 @@ class EventLoop:
         del self._attend[fd]
         self._poller.unregister(fd)
 
-    def expect_event(self) -> None:
-        """Busy-poll for a moment before the next sleep, since an event will come soon."""
-        self._expects_event = True
+    def expect_event(self, soon: bool = True) -> None:
+        """Busy-poll for a moment before the next sleep, if an event will come soon."""
+        self._expects_event = soon
 
     def run_queue(self) -> None:
         """Run the queued calls; calls that these queue wait for the next round."""

@@ -79,10 +79,7 @@ class TensorExchange:
         arrived: dict[ChannelKey, Any] = dict(zip(fields["channels"], tensors, strict=True))
         for channel, dead in fields["without"]:
             arrived[channel] = DEAD if dead else None
-        size = 0
-        for tensor in tensors:
-            size += tensor.nbytes
-        self.traffic.received(size)
+        self.traffic.received(sum([tensor.nbytes for tensor in tensors]))
         self.worker.deliver(fields["step"], arrived)
 
     # --- tensors in GPU memory: see `cuda_ipc.py` -------------------------------------------------------------------

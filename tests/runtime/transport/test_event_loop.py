@@ -100,3 +100,31 @@ def test_it_sleeps_when_another_thread_wants_the_processor(monkeypatch: pytest.M
     offers: list[None] = []
     sent = exchange(monkeypatch, partial(offers.append, None), -1.0, any)
     assert len(offers) <= sent  # once after each message, at most
+
+
+@pytest.mark.parametrize("kinds", [["tensors"], ["done", "tensors"], ["tensors", "done"], ["done"]])
+def test_it_expects_the_answer_to_tensors_unless_the_part_is_done(kinds: list[str]) -> None:
+    fields = {
+        "tensors": {"step": 1, "channels": (), "without": ((0, False),)}, "done": {"request": 1, "fetches": ()},
+    }  # fmt: skip
+    found: list[bool] = []
+
+    def take(peer: bytes, message: Message) -> None:
+        for kind in kinds:
+            if kind == "done":
+                endpoint.reply(peer, Message(kind, fields[kind]))
+            else:
+                endpoint.send(other.address, Message(kind, fields[kind]))
+        found.append(endpoint._io._expects_event)
+        endpoint._io.expect_event(False)
+        endpoint.reply(peer, message)
+
+    with (
+        Endpoint("localhost:0", lambda peer, message: None) as other,
+        Endpoint("localhost:0", take) as endpoint,
+        Connection(endpoint.address) as client,
+    ):
+        client.send(ping(0))
+        for _ in range(1 + kinds.count("done")):
+            assert client.recv(WAIT_S) is not None
+    assert found == [kinds[-1] == "tensors"]
