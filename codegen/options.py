@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields as fields_of
 from typing import Any
 
+from .target import PARALLEL_NS, TASK_PARALLEL_NS
+
 BACKENDS = ("auto", "numba", "numpy")
 
 
@@ -82,6 +84,11 @@ def expect_neighbours() -> None:
 def has_neighbours() -> bool:
     """Whether this process may share its cores with other tasks."""
     return _has_neighbours
+
+
+def threads_for(nanoseconds: float, threads: int) -> int:
+    """How many of so many threads share a work that takes one of them so long: all or one."""
+    return threads if nanoseconds >= (TASK_PARALLEL_NS if _has_neighbours else PARALLEL_NS) else 1
 
 
 _disabled: set[str] = set()

@@ -33,6 +33,8 @@ NS_PER_COMPARED, NS_PER_FOUND = 0.15, 10.0  # of a number that may be among the 
 
 # Work that takes longer is shared by threads: to wake one that sleeps takes about as long.
 PARALLEL_NS = 80_000.0
+# The same in a task that has neighbours: its helpers sleep between kernels, and a neighbour may need the core that they would run on.
+TASK_PARALLEL_NS = 2 * PARALLEL_NS
 # Elements of a row that are summed in its own type: long enough for speed, short enough for accuracy, and for the L1 cache.
 SUM_BLOCK = 4096
 # Elements that one thread reduces at a time, if everything is reduced: a constant, so that results do not depend on the threads.

@@ -27,6 +27,7 @@ from .. import target
 from ..ir.fused_kernel import FusedKernel
 from ..ir.loop_nest import ADD, COSTLY, LoopNest, Value
 from ..ir.schedule import CpuLoops, CpuProductSchedule, CpuSchedule
+from ..options import threads_for
 
 
 def scheduled(kernel: FusedKernel) -> FusedKernel:
@@ -167,7 +168,7 @@ def product_schedule(
     work = matrices * math.prod(result) * math.prod(sums) * itemsize
     is_vector = 1 in (images * rows * columns, channels)
     ns = work * (target.NS_PER_STREAMED_BYTE if is_vector else target.NS_PER_FLOP / 2)
-    threads = threads if ns >= target.PARALLEL_NS else 1
+    threads = threads_for(ns, threads)
     box, units = boxes_of(result, image[2], (down, along), spans, itemsize, threads, matrices, by_filter)
     lasts = ((rows - 1) * down - top + spans[0], (columns - 1) * along - left + spans[1])
     is_inside = max(top, left) <= 0 and all(last <= size for last, size in zip(lasts, image[:2], strict=True))

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 
 from ..ir.loop_nest import COSTLY, READS, LoopNest
+from ..options import threads_for
 from ..target import (
     CACHE_LINE_BYTES,
     NS_PER_BYTE,
@@ -33,7 +34,7 @@ def parts_of(length: int, nanoseconds: float, threads: int, least: int = 1) -> i
         threads: how many share the parts.
         least: the shortest part worth making, once there is one for each thread.
     """
-    if threads <= 1 or nanoseconds < PARALLEL_NS:
+    if threads_for(nanoseconds, threads) <= 1:
         return 1
     worth = int(2 * nanoseconds / PARALLEL_NS)
     parts = max(1, min(_PER_THREAD * threads, length, max(threads, length // least), worth))
