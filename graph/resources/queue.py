@@ -199,8 +199,7 @@ class DequeueRequest(Request):
     def __init__(self, queue: Queue, count: int, *, many: bool, fewer: bool = False) -> None:
         super().__init__(f"{count} element{'s' * (count != 1)} of {queue}")
         self.count, self.many, self.fewer = count, many, fewer
-        self.dtypes, self.shapes = queue.kind.dtypes, queue.kind.shapes
-        self.pads = queue.kind.label == "PaddingFIFOQueue"
+        self.dtypes, self.shapes, self.pads = queue.kind.dtypes, queue.kind.shapes, queue.pads
         self.held: list[Element] = []
 
     def finished(self, value: list[Element]) -> Any:
@@ -238,6 +237,9 @@ class Queue(AsyncResource[Any]):
         self.name = name
         self.kind = kind
         self.is_closed = False
+        self.pads = kind.label == "PaddingFIFOQueue"
+        self._text = f"{kind.label} '{name}'"
+        self._types = [d.np for d in kind.dtypes]
         self._sorts = kind.label == "PriorityQueue"
         self._store: _Store = (
             _RandomShuffle(kind.seed)
@@ -254,7 +256,7 @@ class Queue(AsyncResource[Any]):
         self._limit = int(setting("DOVETAIL_QUEUE_MB")) << 20
 
     def __str__(self) -> str:
-        return f"{self.kind.label} '{self.name}'"
+        return self._text
 
     def __len__(self) -> int:
         return len(self._store)
@@ -314,8 +316,8 @@ class Queue(AsyncResource[Any]):
         return self.ask(CloseRequest(f"the enqueues that wait for room in {self}"))
 
     def _check(self, components: Sequence[Array]) -> None:
-        dtypes = tuple(np.asarray(c).dtype for c in components)
-        if dtypes != tuple(d.np for d in self.kind.dtypes):
+        dtypes = [c.dtype for c in components]
+        if dtypes != self._types:
             raise invalid(
                 f"{self} holds elements of types {_words(self.kind.dtypes)}, not [{', '.join(str(d) for d in dtypes)}]"
             )
@@ -424,4 +426,4 @@ class Queue(AsyncResource[Any]):
 
 
 def _size(components: Tuple) -> int:
-    return sum(c.nbytes for c in components)
+    return sum([c.nbytes for c in components])

@@ -83,14 +83,17 @@ class Resources:
         Raises:
             InvalidArgumentError: the name belongs to a resource of another kind.
         """
-        with self._lock:
-            found = self._containers.setdefault(container, {})
-            if name not in found:
-                made = found[name] = make()
-                self._watch(container, name, made)
-                if isinstance(made, Publishable) and (container, name) in self._published:
-                    made.publish(self._published[container, name])
-            resource = found[name]
+        resource = self.find(container, name)
+        if resource is None:  # otherwise no lock is needed
+            with self._lock:
+                found = self._containers.setdefault(container, {})
+                resource = found.get(name)
+                if resource is None:
+                    resource = make()
+                    self._watch(container, name, resource)
+                    if isinstance(resource, Publishable) and (container, name) in self._published:
+                        resource.publish(self._published[container, name])
+                    found[name] = resource
         if not isinstance(resource, kind):
             raise invalid(f"'{name}' in container '{container}' is a {type(resource).__name__}, not a {kind.__name__}")
         return resource

@@ -44,10 +44,13 @@ def _sum_type(attrs: Attrs) -> tuple[DType, Dims]:
     return allowed(typed_attr(attrs, "dtype", DType), FLOATS), as_dims(attrs.get("shape"))
 
 
+_known_kind = cache(AccumulatorKind)  # one object for each kind: it is compared in each step
+
+
 def _maker(kind_of: type[Accumulator], sparse: bool) -> Any:
     def reference(context: Context, *, dtype: DType, shape: Dims, reduction_type: str, shared_name: str) -> Any:
         name = shared_name or context.node_name
-        kind = AccumulatorKind(sparse, dtype, shape, reduction_type)
+        kind = _known_kind(sparse, dtype, shape, reduction_type)
         found = context.resources.get_or_create(context.container, name, Accumulator, lambda: kind_of(name, kind))
         if found.kind is not kind:
             found.kind.check_same(kind, name)

@@ -7,7 +7,7 @@ A queue is on a CPU, and the placer puts ops that take its handle on the same de
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -86,6 +86,9 @@ def _infer_queue(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     return [(resource, ())]
 
 
+_known_kind = cache(QueueKind)  # one object for each kind: it is compared in each step
+
+
 def _maker(op: str) -> Any:
     def reference(
         context: Context,
@@ -99,7 +102,7 @@ def _maker(op: str) -> Any:
         seed2: int = 0,
     ) -> Queue:
         name = shared_name or context.node_name
-        kind = QueueKind(op, capacity, component_types, shapes, min_after_dequeue, (seed, seed2))
+        kind = _known_kind(op, capacity, component_types, shapes, min_after_dequeue, (seed, seed2))
         queue = context.resources.get_or_create(context.container, name, Queue, lambda: Queue(name, kind))
         if queue.kind is not kind:
             queue.kind.check_same(kind, name)
