@@ -68,44 +68,38 @@ class MessageAlgorithm(ABC):
     def stop(self) -> None:  # noqa: B027  (most have nothing to end)
         """End what goes on elsewhere: the other members are gone, or the step has ended."""
 
-    def _finish(self, result: Any) -> None:
+    def finish(self, result: Any) -> None:
+        """Set the result."""
         self.result, self.is_done = result, True
 
 
 class RecursiveDoubling(MessageAlgorithm):
     """All-reduce by recursive doubling."""
 
-    IN, OUT = -1, -2  # tags for the ranks beyond the power of two
+    IN, OUT = -1, -2  # tags for the ranks beyond the power of two: IN is the round before round 0
 
     def __init__(self, rank: int, size: int, value: Array, reduction: str) -> None:
         super().__init__(rank, size)
         self._now, self._reduce, self._mean = value, REDUCTIONS[reduction], reduction == "mean"
         self._power = 1 << (size.bit_length() - 1)
         self._extra = size - self._power
-        self._round = 0
+        self._round = self.IN if rank < self._extra else 0
         self._came: dict[int, Array] = {}
-        self._waits_in = rank < self._extra
 
     def begin(self) -> list[Part]:
         if self.rank >= self._power:
             return [(self.rank - self._power, self.IN, self._now)]
-        return [] if self._waits_in else self._offer()
+        return self._offer()
 
     def receive(self, sender: int, tag: int, array: Array) -> list[Part]:
         if tag == self.OUT:
-            self._finish(array)
+            self.finish(array)
             return []
         self._came[tag] = array
         out: list[Part] = []
-        if self._waits_in:
-            if self.IN not in self._came:
-                return out
-            self._waits_in = False
-            self._now = self._reduce(self._now, self._came.pop(self.IN))
-            out += self._offer()
         while not self.is_done and self._round in self._came:
             theirs = self._came.pop(self._round)
-            first = self.rank & (1 << self._round) == 0
+            first = self._round == self.IN or self.rank & (1 << self._round) == 0
             self._now = self._reduce(*((self._now, theirs) if first else (theirs, self._now)))
             self._round += 1
             out += self._offer()
@@ -113,11 +107,13 @@ class RecursiveDoubling(MessageAlgorithm):
 
     def _offer(self) -> list[Part]:
         """This round's part; after the last round, the result for a rank beyond the power of two."""
+        if self._round == self.IN:
+            return []
         if 1 << self._round < self._power:
             return [(self.rank ^ (1 << self._round), self._round, self._now)]
         if self._mean:
             self._now = mean_of(self._now, self.size)
-        self._finish(self._now)
+        self.finish(self._now)
         return [(self.rank + self._power, self.OUT, self._now)] if self.rank < self._extra else []
 
     def expects(self) -> set[int]:
@@ -125,7 +121,7 @@ class RecursiveDoubling(MessageAlgorithm):
             return set()
         if self.rank >= self._power:
             return {self.rank - self._power}
-        if self._waits_in:
+        if self._round == self.IN:
             return {self.rank + self._power}
         return {self.rank ^ (1 << self._round)}
 
@@ -155,7 +151,7 @@ class RingAllReduce(MessageAlgorithm):
             self._received += 1
             out += self._send()
         if self._received == self._total and self._sent == self._total:
-            self._finish(self._out)
+            self.finish(self._out)
         return out
 
     def _send(self) -> list[Part]:
@@ -207,7 +203,7 @@ class DirectExchange(MessageAlgorithm):
     def receive(self, sender: int, tag: int, array: Array) -> list[Part]:
         self._came[sender] = array
         if len(self._came) == self.size:
-            self._finish(self._combine([self._came[r] for r in range(self.size)]))
+            self.finish(self._combine([self._came[r] for r in range(self.size)]))
         return []
 
     def expects(self) -> set[int]:
@@ -229,7 +225,7 @@ class TreeBroadcast(MessageAlgorithm):
         return self._pass_on(array)
 
     def _pass_on(self, value: Array) -> list[Part]:
-        self._finish(value)
+        self.finish(value)
         bit = 1 << (self.size - 1).bit_length() if self._number == 0 else self._number & -self._number
         out: list[Part] = []
         while bit > 1:

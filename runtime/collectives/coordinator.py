@@ -44,6 +44,7 @@ from .membership import (
     Send,
     SharedMemoryRequest,
     ended_early_error,
+    group_of,
 )
 from .shared_buffer import CollectiveMemory
 from .shared_memory_algorithms import SharedMemoryAllReduce, SharedMemoryGather
@@ -222,7 +223,7 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
             InvalidArgumentError: the member is not in this task, or two members differ. OpError: the membership has failed.
         """
         members, rank = call.members, call.rank
-        name, task_of = self.memberships.name_of(members)
+        name, task_of = group_of(members, self.task, self._messenger.has_peers)
         if task_of[rank] != self.task:
             text = f"Member {rank} of the group is {members[rank]}, but its op runs on {self.task or 'this process'}"
             raise invalid(text)
@@ -254,7 +255,7 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
         membership = request.membership
         if membership.error is not None:
             raise type(membership.error).of(membership.error.message)
-        if request.key in membership.by_message or request.key in membership.in_memory:
+        if request.key in membership.waiting:
             raise invalid(f"{request.what}: member {request.key[2]} takes part twice at once")
         if isinstance(request, SharedMemoryRequest):
             self._in_memory.enqueue(request)
@@ -263,8 +264,8 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
         self.memberships.check_left(membership)
 
     def _begin_waiting(self, membership: Membership) -> None:
-        for request in list(membership.by_message.values()):
-            if request.key in membership.by_message:  # it has not failed with one before it
+        for request in membership.requests:
+            if isinstance(request, MessageRequest) and request.key in membership.waiting:  # else failed with one before
                 self._by_message.begin(request)
 
     def _serve(self) -> None:
@@ -272,11 +273,9 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
 
     def _withdraw(self, request: CollectiveRequest) -> None:
         membership = request.membership
+        membership.waiting.pop(request.key, None)
         if isinstance(request, MessageRequest):
-            membership.by_message.pop(request.key, None)
             request.algorithm.stop()
-        else:
-            membership.in_memory.pop(request.key, None)
         self.memberships.fail(membership, ended_early_error(self.task, request))
 
     def _take_back(self, request: CollectiveRequest, value: Any) -> None:
@@ -324,15 +323,11 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
                 membership.closed.add(task)
                 self.memberships.check_left(membership)
         elif event == "part":
-            self._on_part(membership, fields, tensors)
-
-    def _on_part(self, membership: Membership, fields: Mapping[str, Any], tensors: Sequence[Array]) -> None:
-        instance, run, sender, to, tag, what = (fields[k] for k in ("instance", "run", "sender", "to", "tag", "what"))
-        task_of = membership.task_of
-        if not (0 <= sender < len(task_of) and 0 <= to < len(task_of) and len(tensors) == 1):
-            return
-        if task_of[to] == self.task and task_of[sender] == fields["task"]:
-            self._by_message.arrive(membership, (instance, run, to), sender, tag, what, tensors[0])
+            keys = ("instance", "run", "sender", "to", "tag", "what")
+            instance, run, sender, to, tag, what = (fields[key] for key in keys)
+            task_of, is_sound = membership.task_of, len(tensors) == 1 and min(sender, to) >= 0
+            if is_sound and max(sender, to) < len(task_of) and (task_of[sender], task_of[to]) == (task, self.task):
+                self._by_message.arrive(membership, (instance, run, to), sender, tag, what, tensors[0])
 
     # --- heartbeats and lost messages ------------------------------------------------------------------------------
 

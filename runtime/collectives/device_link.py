@@ -114,14 +114,11 @@ class LinkAgreement(MessageAlgorithm):
         number, rank = int(said[0]), int(said[1])
         if number < 0 or self._link is None:
             known = number in RefusalReason.__members__.values()
-            self._finish(LinkRefused(RefusalReason(number) if known else RefusalReason.MISSING, rank % self.size))
+            self.finish(LinkRefused(RefusalReason(number) if known else RefusalReason.MISSING, rank % self.size))
             return
         self.is_under_way = True
         rows = [int(x) for x in said[2 : 2 + self.size]]
         self._link.start(number, said[2 + self.size :].tobytes(), self._job, rows, lambda result: self.tell(result))
-
-    def ended(self, result: Any) -> None:
-        self._finish(result)
 
     def stop(self) -> None:
         if self._link is not None:

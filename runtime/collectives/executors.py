@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.core.errors import OpError, invalid
+from ...graph.core.errors import OpError, ResourceExhaustedError, invalid
 from ...graph.resources.async_request import AsyncResource
 from .algorithms import Array, MessageAlgorithm, Part, RecursiveDoubling, TreeBroadcast, mismatch_text
 from .device_link import LinkAgreement
@@ -34,7 +34,6 @@ from .membership import (
     PeerMessenger,
     SharedMemoryRequest,
     ended_early_error,
-    too_far_ahead_error,
 )
 from .shared_buffer import CollectiveMemory, SharedBuffer, label_of, make_buffer, open_buffer
 
@@ -54,7 +53,7 @@ class MessageExecutor:
     def begin(self, request: MessageRequest) -> None:
         """Start a member's algorithm, once all tasks have joined."""
         membership = request.membership
-        membership.by_message[request.key] = request
+        membership.waiting[request.key] = request
         if membership.missing:
             return
         request.has_begun = True
@@ -66,21 +65,25 @@ class MessageExecutor:
 
     def arrive(self, membership: Membership, key: Key, sender: int, tag: int, signature: str, array: Array) -> None:
         """Handle a part of rank `sender` for a member of this task."""
-        request = membership.by_message.get(key)
-        in_memory = membership.in_memory.get(key)
-        if in_memory is not None and in_memory.signature != signature:
-            self._service.fail(membership, _mismatch_error(in_memory, sender, signature))
-        elif request is None or not request.has_begun:
+        request = membership.waiting.get(key)
+        if isinstance(request, SharedMemoryRequest) and request.signature != signature:
+            self._service.fail(membership, _mismatch_error(request, sender, signature))
+        elif not isinstance(request, MessageRequest) or not request.has_begun:
             membership.early.setdefault(key, []).append((sender, tag, signature, array))
             if len(membership.early) > MAX_EARLY_PARTS:
-                self._service.fail(membership, too_far_ahead_error(membership.task_of[sender]))
+                task = membership.task_of[sender]
+                text = (
+                    f"More than {MAX_EARLY_PARTS} parts of {task} wait for this task to get to their collectives: {task} runs too far "
+                    "ahead. Let it take something back from the others, such as an all_reduce or a barrier."
+                )
+                self._service.fail(membership, ResourceExhaustedError.of(text))
         else:
             self._receive(request, sender, tag, signature, array)
 
     def _receive(self, request: MessageRequest, sender: int, tag: int, signature: str, array: Array) -> None:
         if signature != request.signature:
             self._service.fail(request.membership, _mismatch_error(request, sender, signature))
-        elif request.key in request.membership.by_message:
+        elif request.key in request.membership.waiting:
             self._route(request, request.algorithm.receive(sender, tag, array))
 
     def _route(self, request: MessageRequest, parts: Sequence[Part]) -> None:
@@ -96,8 +99,8 @@ class MessageExecutor:
                     "instance": instance, "run": run, "sender": rank, "to": to, "tag": tag, "what": request.signature,
                 }  # fmt: skip
                 self._messenger.send(task, "part", membership, (array,), **fields)
-        if request.algorithm.is_done and request.key in membership.by_message:
-            del membership.by_message[request.key]
+        if request.algorithm.is_done and request.key in membership.waiting:
+            del membership.waiting[request.key]
             request.answer(request.algorithm.result)
         for to, tag, array in local:
             self.arrive(membership, (instance, run, to), rank, tag, request.signature, array)
@@ -105,13 +108,12 @@ class MessageExecutor:
     def _link_ended(self, request: MessageRequest, result: Any) -> None:
         """Handle the end of a run on a device link, with its result or an error."""
         membership = request.membership
-        if membership.by_message.get(request.key) is not request:
+        if membership.waiting.get(request.key) is not request:
             return  # the step has ended
         if isinstance(result, OpError):
             self._service.fail(membership, type(result).of(f"{request.what}: {result.message}"))
             return
-        assert isinstance(request.algorithm, LinkAgreement)
-        request.algorithm.ended(result)
+        request.algorithm.finish(result)
         self._route(request, ())
         self._service.check_left(membership)
 
@@ -142,18 +144,14 @@ class SharedMemoryExecutor:
     # --- kernels, without the lock ---------------------------------------------------------------------------------
 
     def start(self, request: SharedMemoryRequest) -> Any:
-        """A run's result, or a request for it. It starts at once if the buffer is free."""
-        return self.go_on(request) if self._takes_buffer(request) else self._coordinator.ask(request)
-
-    def _takes_buffer(self, request: SharedMemoryRequest) -> bool:
-        """Give the buffer to a run, if no other run has it or waits for it and the membership has not failed."""
+        """A run's result, or a request for it. It starts at once if no other run has the buffer or waits for it."""
         queue, membership = request.queue, request.membership
         with self._coordinator.lock:
-            is_taken = queue.current is not None or queue.waiting
-            if queue.buffer is None or is_taken or membership.error or membership.left:
-                return False
-            queue.current = request
-        return True
+            is_taken = queue.buffer is None or queue.current is not None or queue.waiting
+            starts = not (is_taken or membership.error or membership.left)
+            if starts:
+                queue.current = request
+        return self.go_on(request) if starts else self._coordinator.ask(request)
 
     def go_on(self, request: SharedMemoryRequest) -> Any:
         """Run as far as possible. Returns the result, or a request for the next wait."""
@@ -193,7 +191,7 @@ class SharedMemoryExecutor:
     def enqueue(self, request: SharedMemoryRequest) -> None:
         """Queue a run for the buffer, or let it wait in the buffer for the other members."""
         membership, queue = request.membership, request.queue
-        membership.in_memory[request.key] = request
+        membership.waiting[request.key] = request
         if request.has_begun:
             queue.current = request
             self._look(request)
@@ -245,13 +243,13 @@ class SharedMemoryExecutor:
         """Handle a wake-up from another member: an instance's buffer has changed."""
         queue = membership.queues.get(instance)
         request = queue.current if queue is not None else None
-        if request is not None and request.key in membership.in_memory:
+        if request is not None and request.key in membership.waiting:
             self._look(request)
 
     def look(self, membership: Membership) -> None:
         """Check all buffers of a membership: a wake-up may have been lost."""
-        for request in list(membership.in_memory.values()):
-            if request.has_begun:
+        for request in membership.requests:
+            if isinstance(request, SharedMemoryRequest) and request.has_begun:
                 self._look(request)
 
     def _look(self, request: SharedMemoryRequest) -> None:
@@ -260,5 +258,5 @@ class SharedMemoryExecutor:
 
     @staticmethod
     def _let_go_on(request: SharedMemoryRequest) -> None:
-        del request.membership.in_memory[request.key]
+        del request.membership.waiting[request.key]
         request.answer()

@@ -19,9 +19,10 @@ import secrets
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
-from ...graph.core.errors import AbortedError, OpError, ResourceExhaustedError, UnavailableError, invalid
+from ...graph.core.errors import AbortedError, OpError, UnavailableError, invalid
 from ...graph.resources.async_request import Request
 from ..rpc.failure_detection import LossCounter
 from .algorithms import Array, MessageAlgorithm
@@ -67,7 +68,7 @@ class CollectiveRequest(Request):
             if not ranks:
                 ranks = self.algorithm.expects()
                 for run in (OFFER_RUN, CONSENT_RUN):  # all must agree on a buffer first
-                    if handshake := membership.by_message.get((instance, run, rank)):
+                    if handshake := membership.waiting.get((instance, run, rank)):
                         ranks = ranks | handshake.algorithm.expects()
         if not ranks:
             return self.what
@@ -153,7 +154,7 @@ class Membership:
         error: the error with which the membership has failed.
         left: tasks that have left -> why. closed: those of them that have finished all that they had started.
         counters: messages sent to each other task, and received from it.
-        by_message, in_memory: waiting requests, by key. queues: of shared buffers, by instance.
+        waiting: requests by key. queues: of shared buffers, by instance.
         early: parts that arrived before their member, by key: (sender, tag, signature, array).
     """
 
@@ -167,14 +168,14 @@ class Membership:
         self.left: dict[str, str] = {}
         self.closed: set[str] = set()
         self.counters = {task: LossCounter() for task in self.peers}
-        self.by_message: dict[Key, MessageRequest] = {}
-        self.in_memory: dict[Key, SharedMemoryRequest] = {}
+        self.waiting: dict[Key, CollectiveRequest] = {}
         self.queues: dict[str, BufferQueue] = {}
         self.early: dict[Key, list[tuple[int, int, str, Array]]] = {}
 
     @property
     def requests(self) -> list[CollectiveRequest]:
-        return [*self.by_message.values(), *self.in_memory.values()]
+        """The waiting requests, the oldest first."""
+        return list(self.waiting.values())
 
     @property
     def missing(self) -> list[str]:
@@ -245,6 +246,20 @@ class PeerMessenger:
         return None
 
 
+@lru_cache(MAX_GROUPS)
+def group_of(members: tuple[str, ...], task: str, has_peers: bool) -> tuple[str, tuple[str, ...]]:
+    """A group's name, and the task of each rank, as seen by a task.
+
+    Raises:
+        InvalidArgumentError: a member is in another task, but this process has no cluster.
+    """
+    task_of = tuple(m.partition("/device:")[0] or task for m in members)  # a device without a task belongs to this task
+    if not has_peers and set(task_of) != {task}:
+        others = ", ".join(sorted(set(task_of) - {task}))
+        raise invalid(f"{others}: a session without servers reaches no other task; give the session a server's target")
+    return hashlib.blake2s("\n".join(members).encode(), digest_size=12).hexdigest(), task_of
+
+
 class MembershipService:
     """All groups of one task, and its sessions' memberships in them. The caller holds the coordinator's lock.
 
@@ -256,7 +271,6 @@ class MembershipService:
         self.task = messenger.task
         self.groups: dict[str, Group] = {}
         self._messenger, self._completed = messenger, completed
-        self._names: dict[Sequence[str], tuple[str, tuple[str, ...]]] = {}  # members -> name, task of each rank
         self._sessions: weakref.WeakKeyDictionary[Any, dict[str, Membership]] = weakref.WeakKeyDictionary()
         self._ended: deque[dict[str, Membership]] = deque()  # memberships of sessions that have ended
 
@@ -270,27 +284,6 @@ class MembershipService:
                 yield from membership.requests
 
     # --- this task's sessions --------------------------------------------------------------------------------------
-
-    def name_of(self, members: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-        """A group's name, and the task of each rank. Thread-safe.
-
-        Raises:
-            InvalidArgumentError: a member is in another task, but this process has no cluster.
-        """
-        members = tuple(members)
-        found = self._names.get(members)
-        if found is None:
-            # A device without a task belongs to this task.
-            task_of = tuple(m.partition("/device:")[0] or self.task for m in members)
-            if not self._messenger.has_peers and set(task_of) != {self.task}:
-                others = ", ".join(sorted(set(task_of) - {self.task}))
-                text = f"{others}: a session without servers reaches no other task; give the session a server's target"
-                raise invalid(text)
-            name = hashlib.blake2s("\n".join(members).encode(), digest_size=12).hexdigest()
-            if len(self._names) >= MAX_GROUPS:
-                self._names.clear()
-            found = self._names[members] = name, task_of
-        return found
 
     def of_session(self, session: Any, name: str, task_of: tuple[str, ...]) -> Membership:
         """The session's membership in a group. The first call sends a `join` to the other tasks."""
@@ -377,14 +370,14 @@ class MembershipService:
         membership.error = error
         for task in membership.peers:
             self._messenger.send(task, "end", membership, reason=error.summary, code=error.code)
-        for by_message in membership.by_message.values():
-            by_message.algorithm.stop()
-        requests, membership.by_message, membership.in_memory = membership.requests, {}, {}
+        requests, membership.waiting = membership.requests, {}
         membership.early.clear()
         for queue in membership.queues.values():
             queue.waiting.clear()  # a run that ends now passes the buffer on
         membership.queues = {}
         for request in requests:
+            if isinstance(request, MessageRequest):
+                request.algorithm.stop()
             request.refuse(type(error).of(error.message))
 
 
@@ -392,11 +385,3 @@ def ended_early_error(task: str, request: CollectiveRequest) -> OpError:
     """The error when a member's step ends before its collective."""
     text = f"A step of {task or 'this process'} was ended while it took part in {request.what}"
     return AbortedError.of(text)
-
-
-def too_far_ahead_error(task: str) -> OpError:
-    """The error when a task has sent more early messages than are kept."""
-    return ResourceExhaustedError.of(
-        f"More than {MAX_EARLY_PARTS} parts of {task} wait for this task to get to their collectives: {task} runs too far ahead. Let "
-        "it take something back from the others, such as an all_reduce or a barrier."
-    )

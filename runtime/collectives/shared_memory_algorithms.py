@@ -63,14 +63,10 @@ class SharedMemoryAllReduce:
         self.result: Any = None
         self.is_done = self._flat = self._common = False
         self._value = np.ascontiguousarray(value).reshape(-1)
+        self.nbytes = self._value.nbytes
         self._reduce, self._mean = REDUCTIONS[reduction], reduction == "mean"
         self._length = 0  # published with the label
-        self._buffer: SharedBuffer | None = None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of this member's value."""
-        return self._value.nbytes
+        self._staged = self._reduced = self._taken = self._end = 0  # rounds: until `start` there are none
 
     def start(self, buffer: SharedBuffer, run: int, label: bytes) -> None:
         """Start this run: it has the buffer now."""
@@ -98,7 +94,6 @@ class SharedMemoryAllReduce:
             InvalidArgumentError: another member runs a different collective.
         """
         buffer = self._buffer
-        assert buffer is not None
         while True:
             while not self.is_done and self._step():
                 pass
@@ -114,7 +109,7 @@ class SharedMemoryAllReduce:
 
     def look(self) -> bool:
         """Whether a step is possible. If not, the other members will wake this one by a message."""
-        if self._buffer is not None and not self.is_ready():
+        if not self.is_ready():
             self._buffer.set_notify(True)
         return self.is_ready()
 
@@ -136,22 +131,18 @@ class SharedMemoryAllReduce:
 
     def expects(self) -> set[int]:
         """Ranks that this one waits for: none if a step is possible."""
-        buffer = self._buffer
-        if buffer is None or self.is_done:
-            return set()
         ways = []
         if self._may_stage():
-            ways.append(self._before_staging(buffer))
+            ways.append(self._before_staging(self._buffer))
         if self._reduced < self._staged:
-            ways.append(buffer.behind(STAGED, self._reduced + 1))
+            ways.append(self._buffer.behind(STAGED, self._reduced + 1))
         if self._taken < self._reduced:
-            ways.append(buffer.behind(REDUCED, self._taken + 1))
+            ways.append(self._buffer.behind(REDUCED, self._taken + 1))
         return set() if not all(ways) else set().union(*ways)
 
     def _step(self) -> bool:
         """Do one step. False: none is possible."""
         buffer = self._buffer
-        assert buffer is not None
         if self._reduced < self._staged and not buffer.behind(STAGED, self._reduced + 1):
             if self._reduced == self._begin:
                 self._compare(buffer)
@@ -197,11 +188,9 @@ class SharedMemoryAllReduce:
 
     def _bounds(self, number: int) -> list[int]:
         """The bounds of the ranks' shares of a round, in elements of the value."""
-        buffer = self._buffer
-        assert buffer is not None
-        start = (number - self._begin) * self._per_round
+        start, size = (number - self._begin) * self._per_round, self._buffer.size
         count = min(self._per_round, self._value.size - start)
-        return [start + count * r // buffer.size for r in range(buffer.size + 1)]
+        return [start + count * r // size for r in range(size + 1)]
 
     def _stage_round(self, buffer: SharedBuffer) -> None:
         number, value = self._staged, self._value
