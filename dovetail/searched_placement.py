@@ -28,7 +28,7 @@ from .placer.partition.one_sided_access import AssumedAccess
 from .placer.partition.prune import needed
 from .placer.pipeline import Kept, PlanOptions, objective_of, plan_step
 from .placer.plan import Plan
-from .placer.render.timeline import time_text
+from .placer.render.text import time_text
 from .runtime.config import ConfigProto
 
 if TYPE_CHECKING:

@@ -65,14 +65,18 @@ def number_text(count: float, exact: bool = True) -> str:
     raise AssertionError
 
 
-def seconds_text(seconds: float, exact: bool = True) -> str:
-    """A duration for people: `12.3 us`, `4.5 ms`, `1.2 s`; after `≥` where it is only a lower bound."""
+def time_text(seconds: float, exact: bool = True) -> str:
+    """A time for people: `12.3 µs`, `1.25 ms`, `98.7 s`: three digits in the unit that suits it; after `≥` where it is only a lower bound.
+
+    The page writes times in the same way (`page_assets/words.js`).
+    """
     if not exact:
-        return AT_LEAST + seconds_text(seconds)
-    for unit, factor in (("s", 1.0), ("ms", 1e3)):
-        if seconds * factor >= 1:
-            return f"{seconds * factor:.1f} {unit}"
-    return f"{seconds * 1e6:.1f} us"
+        return AT_LEAST + time_text(seconds)
+    if abs(seconds) >= 999.5:
+        return f"{seconds:.0f} s"
+    rounded = float(f"{seconds:.3g}")
+    unit, size = next(((u, s) for u, s in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)) if abs(rounded) >= s), ("ns", 1e-9))
+    return f"{rounded / size:.3g} {unit}" if rounded else "0"
 
 
 def count_text(number: int, word: str) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .page import Columns, page
-from .text import AT_LEAST, short
+from .text import short, time_text
 
 KINDS = ("kernel", "transfer", "wait")
 TICKS = 2**31
@@ -271,17 +271,3 @@ def ticks_of(seconds: float, most: int = 8) -> list[float]:
                 return [i * step for i in range(int(seconds / step + 1e-9) + 1)]
             step = power * part
         power /= 10
-
-
-def time_text(seconds: float, exact: bool = True) -> str:
-    """A time in the unit that suits it; after `≥` where it is only a lower bound.
-
-    >>> time_text(0.00125)
-    '1.25 ms'
-    """
-    if not exact:
-        return AT_LEAST + time_text(seconds)
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if abs(seconds) >= size:
-            return f"{seconds / size:.3g} {unit}" if abs(seconds) / size < 1000 else f"{seconds / size:.0f} {unit}"
-    return f"{seconds / 1e-9:.3g} ns" if seconds else "0"

@@ -23,8 +23,7 @@ from ..cluster.spec import Cluster
 from ..cost.memory import NAMED, all_too_large, one_too_large
 from ..cost.shapes import Sizes
 from ..partition.insert_channels import is_copied
-from ..render.text import count_text, listed, size_text, sum_texts
-from ..render.timeline import time_text
+from ..render.text import count_text, listed, size_text, sum_texts, time_text
 from ..rules.colocation import Groups
 from . import FROM_RULES, SEARCHES
 from .feasible import check

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..plan_data import PlanData
-from ..render.text import count_text, short, table
-from ..render.timeline import time_text
+from ..render.text import count_text, short, table, time_text
 from ..simulate import Timeline, simulate
 from .facts import UNCALIBRATED, is_measured
 

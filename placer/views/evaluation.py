@@ -17,8 +17,7 @@ from ..cost.profile import Profile, as_profile
 from ..cost.shapes import how_to_give, listed_tensors, shape_options
 from ..cost.static import state_bytes
 from ..plan_data import PlanData
-from ..render.text import short, size_text
-from ..render.timeline import time_text
+from ..render.text import short, size_text, time_text
 from ..rules.placement import Rule
 from ..schedule.pipeline_parallel import PIPELINES, Pipeline
 from ..search.problem import Problem

@@ -12,8 +12,7 @@ from dataclasses import replace
 
 from ...graph.core.errors import OpError
 from ..plan_data import PlanData
-from ..render.text import short, size_text
-from ..render.timeline import time_text
+from ..render.text import short, size_text, time_text
 from .facts import Facts, without_compiling
 from .lint_devices import idle, memory, setters_overridden, slower_than_one, uneven_bytes, uneven_work
 from .lint_traffic import constants_sent, gradients, loops, read_again, slow_reads, small_batches, unknown_sizes

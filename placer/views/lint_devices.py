@@ -14,8 +14,7 @@ from ...graph.core.graph import Node
 from ..cost.static import state_bytes
 from ..partition.partitioned_graph import task_of
 from ..plan_data import PlanData
-from ..render.text import count_text, listed, number_text, short, size_text
-from ..render.timeline import time_text
+from ..render.text import count_text, listed, number_text, short, size_text, time_text
 from ..rules.placement import Rule
 from ..simulate import state_behind
 from .facts import Facts, job_of, overriding, setter_block

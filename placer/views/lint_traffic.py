@@ -10,8 +10,7 @@ from ...graph.core.opdef import Trait
 from ..cost.shapes import batch_shapes, how_to_give, listed_tensors, shape_options
 from ..cost.static import state_bytes
 from ..partition.partitioned_graph import Channel, task_of
-from ..render.text import count_text, listed, number_text, short, size_text
-from ..render.timeline import time_text
+from ..render.text import count_text, listed, number_text, short, size_text, time_text
 from ..simulate import state_behind
 from .facts import Facts
 from .plan_warning import LISTED, Change, PlanWarning, moved, quoted, verb

@@ -20,13 +20,12 @@ from ..render.text import (
     fitted,
     listed,
     number_text,
-    seconds_text,
     short,
     size_text,
     table,
+    time_text,
     where,
 )
-from ..render.timeline import time_text
 from ..search.jit import FEW
 from .facts import PREDICTED, Facts, without_compiling
 from .plan_warning import LISTED
@@ -194,7 +193,7 @@ def links_table(plan: PlanData) -> Table:
     ]
     if any(s is not None for s in times):
         header = (*header, "time")
-        rows = [(*r, "" if s is None else seconds_text(s, t.exact)) for r, s, t in zip(rows, times, found, strict=True)]
+        rows = [(*r, "" if s is None else time_text(s, t.exact)) for r, s, t in zip(rows, times, found, strict=True)]
     return header, rows, _left_out(plan.traffic)
 
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from ..cost.profile import Profile
 from ..plan_data import PlanData
-from ..render.text import short, size_text, table
-from ..render.timeline import time_text
+from ..render.text import short, size_text, table, time_text
 from ..simulate import simulate
 
 HEADER = ("batch", "step time", "per row", "peak memory", "on device", "between tasks")

@@ -22,8 +22,8 @@ from ...graph.formats.atomic_files import path_of
 from ...placer.critical_path import Span, Transfer as Travel, critical_path
 from ...placer.partition.partitioned_graph import Channel
 from ...placer.plan import Plan
-from ...placer.render.text import count_text, short, size_text, table
-from ...placer.render.timeline import Bar, Chart, time_text
+from ...placer.render.text import count_text, short, size_text, table, time_text
+from ...placer.render.timeline import Bar, Chart
 from ...placer.simulate import Timeline
 from ..transport.client import Connections
 from ..wire.messages import ChannelKey, Message

@@ -14,7 +14,7 @@ import pytest
 import dovetail as dt
 from dovetail import searched_placement
 from dovetail.graph.io.serialization import extend_from_bytes, graph_to_bytes
-from dovetail.placer.render.timeline import time_text
+from dovetail.placer.render.text import time_text
 from dovetail.placer.rules.placement import Rule
 
 DESCRIPTION = """

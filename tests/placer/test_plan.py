@@ -17,8 +17,7 @@ from dovetail.placer.cluster.load import make_cluster
 from dovetail.placer.cost.static import device_loads, state_bytes, traffic
 from dovetail.placer.pipeline import place
 from dovetail.placer.render.page import packed
-from dovetail.placer.render.text import ROWS, WIDTH, filled, size_text, sum_texts, table, where
-from dovetail.placer.render.timeline import time_text
+from dovetail.placer.render.text import ROWS, WIDTH, filled, size_text, sum_texts, table, time_text, where
 from dovetail.placer.serialize.write import plan_lines
 from dovetail.placer.views import facts
 from dovetail.placer.views.page_data import contents

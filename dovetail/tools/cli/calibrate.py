@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from ...placer.cluster.calibration import Calibration
-from ...placer.render.text import number_text, table
-from ...placer.render.timeline import time_text
+from ...placer.render.text import number_text, table, time_text
 from .common import addresses, errors_explained, output_file
 
 

@@ -11,8 +11,7 @@ import typer
 
 from ...placer.cluster.load import cluster_text
 from ...placer.cluster.spec import DeviceInfo, Link
-from ...placer.render.text import number_text, short, size_text, table
-from ...placer.render.timeline import time_text
+from ...placer.render.text import number_text, short, size_text, table, time_text
 from .common import UsageError, addresses, errors_explained, output_file
 from .programs import find_cluster
 

@@ -13,8 +13,7 @@ from typing import Annotated
 import typer
 
 from ...graph.core.graph import Node, Tensor
-from ...placer.render.text import AT_LEAST, WIDTH, short, table
-from ...placer.render.timeline import time_text
+from ...placer.render.text import AT_LEAST, WIDTH, short, table, time_text
 from ...placer.simulate import Timeline
 from ...placer.views import lint
 from ...placer.views.facts import PREDICTED

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...placer.render.text import short, size_text
-from ...placer.render.timeline import time_text
+from ...placer.render.text import short, size_text, time_text
 from .common import errors_explained, monitor
 
 if TYPE_CHECKING:

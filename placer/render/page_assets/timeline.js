@@ -99,7 +99,7 @@ const timeline = {
     for (let t = Math.ceil(this.from / step - 1e-9) * step; t <= this.to + step * 1e-6; t += step) {
       const x = this.x(t);
       lines.push(s("line", { class: "tick", x1: x, x2: x, y1: top, y2: Math.min(this.height, bottom) }));
-      marks.push(s("text", { class: "soft", x, y: top + 14, "text-anchor": x > width - 30 ? "end" : "middle" }, timeText(Math.abs(t) < step * 1e-6 ? 0 : t)));
+      marks.push(s("text", { class: "soft", x, y: top + 14, "text-anchor": x > width - 30 ? "end" : "middle" }, tickText(t, step)));
     }
     const clip = s("clipPath", { id: "plot" }, s("rect", { x: this.left, y: 0, width: Math.max(width - this.left, 0), height: this.height }));
     this.svg.setAttribute("height", Math.max(this.height, this.section.clientHeight - 4));
@@ -278,6 +278,11 @@ function roundStep(span, most) {
   for (let step = 10 ** Math.floor(Math.log10(span / Math.max(most, 2) || 1)); ; step *= 10) {
     for (const part of [1, 2, 5]) if (span / (step * part) <= Math.max(most, 2)) return step * part;
   }
+}
+
+/* A time on the axis, with as many digits as tell it from the next tick. */
+function tickText(t, step) {
+  return Math.abs(t) < step * 1e-6 ? "0" : timeText(t, Math.max(3, Math.ceil(Math.log10(Math.abs(t) / step) + 1e-9) + 1));
 }
 
 /* What a bar says of itself; `end`: behind the last of the bars that are drawn as one. */

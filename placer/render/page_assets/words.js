@@ -20,9 +20,11 @@ function flopsText(count, exact = true) {
   return count.toFixed(1) + " Pflop";
 }
 
-function timeText(seconds) {
-  for (const [unit, size] of [["s", 1], ["ms", 1e-3], ["µs", 1e-6]]) if (Math.abs(seconds) >= size) return Number((seconds / size).toPrecision(4)) + " " + unit;
-  return seconds ? Number((seconds / 1e-9).toPrecision(3)) + " ns" : "0";
+function timeText(seconds, digits = 3) {
+  if (Math.abs(seconds) >= 999.5) return Math.round(seconds) + " s";
+  const rounded = Number(seconds.toPrecision(digits));
+  const [unit, size] = [["s", 1], ["ms", 1e-3], ["µs", 1e-6]].find(([, least]) => Math.abs(rounded) >= least) || ["ns", 1e-9];
+  return rounded ? Number((rounded / size).toPrecision(digits)) + " " + unit : "0";
 }
 
 const numberText = (count) => count.toLocaleString("en-US");

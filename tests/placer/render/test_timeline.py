@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 import dovetail as dt
-from dovetail.placer.render.timeline import POINTS, TICKS, Bar, Chart, MemoryTrack, packed_charts, ticks_of, time_text
+from dovetail.placer.render.text import time_text
+from dovetail.placer.render.timeline import POINTS, TICKS, Bar, Chart, MemoryTrack, packed_charts, ticks_of
 from dovetail.placer.simulate import simulate
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -50,7 +51,15 @@ def test_the_axis_has_some_round_marks(seconds: float) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0"), (5e-10, "0.5 ns"), (2.5e-6, "2.5 µs"), (0.00125, "1.25 ms"), (61.2, "61.2 s"), (12345.6, "12346 s")],
+    [
+        (0, "0"),
+        (5e-10, "0.5 ns"),
+        (2.5e-6, "2.5 µs"),
+        (0.00125, "1.25 ms"),
+        (61.2, "61.2 s"),
+        (12345.6, "12346 s"),
+        (9.999e-4, "1 ms"),
+    ],
 )
 def test_times_are_told_in_the_unit_that_suits_them(seconds: float, text: str) -> None:
     assert time_text(seconds) == text

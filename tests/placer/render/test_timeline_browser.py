@@ -6,6 +6,7 @@ import page_browser
 import pytest
 from page_browser import HOSTILE, find_all, open_page, until
 
+from dovetail.placer.render.text import time_text
 from dovetail.placer.render.timeline import Bar, Chart
 
 pytestmark = page_browser.MARKS
@@ -22,6 +23,15 @@ def page(tmp_path_factory):
     path = tmp_path_factory.mktemp("pages") / "timeline.html"
     Chart("A step", bars, 1.0, (("limited by", "the link"),)).to_html(path)
     return path
+
+
+def test_the_page_writes_times_as_reports_do(driver, tmp_path):
+    Chart("A step", (Bar("a -> b", 0.0, 9.999e-4, "x", "transfer"),), 0.00123456).to_html(tmp_path / "step.html")
+    open_page(driver, tmp_path / "step.html")
+    shown = driver.find_element("id", "detail").text.splitlines()
+    assert shown[shown.index("time") + 1] == time_text(0.00123456) == "1.23 ms"
+    ticks = [e.text for e in find_all(driver, "#chart text.soft") if e.text]
+    assert "200 µs" in ticks and "1.2 ms" in ticks
 
 
 def view(driver):

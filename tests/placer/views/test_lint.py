@@ -13,7 +13,7 @@ from dovetail.placer import pipeline
 from dovetail.placer.cluster.calibration import OVERHEADS, Calibration, Point
 from dovetail.placer.cost.launches import KINDS
 from dovetail.placer.pipeline import place
-from dovetail.placer.render.timeline import time_text
+from dovetail.placer.render.text import time_text
 from dovetail.placer.views.lint import CHECKS
 
 

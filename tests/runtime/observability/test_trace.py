@@ -13,7 +13,7 @@ import pytest
 
 import dovetail as tf
 from dovetail.placer.critical_path import Span, Transfer as Travel, critical_path
-from dovetail.placer.render.timeline import time_text
+from dovetail.placer.render.text import time_text
 from dovetail.runtime.observability import trace as clocks
 from dovetail.runtime.observability.step_notes import (
     ArrivalNote,
