@@ -2,8 +2,9 @@
 
 The machine model is that of the placement search, with one difference. Here a device runs its partition in the plan's order and waits
 for values that have not arrived, as programs do. In the search it runs the first node that is ready. (The order of a searched plan is
-mostly the one in which nodes start in the search: `schedule/from_search.py`.) A value is sent once to each other device that needs it,
-concurrently with computation; what the runtime coalesces into one message is handled once. Channels over one link share it or wait for
+mostly the one in which nodes start in the search: `schedule/from_search.py`.) What the plan's channels carry is sent concurrently with
+computation: a value once to each other task that needs it, which passes it on to its other devices. What the runtime coalesces into one
+message is handled once. Channels over one link share it or wait for
 each other. One-sided reads are not sent. A value occupies memory on its device from the start of its node until its last use or the end
 of its transfer there, and on a receiving device from its arrival until its last use.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -26,14 +27,13 @@ from ..graph.core.graph import Node, Tensor
 from ..graph.core.opdef import Trait
 from .cost.launches import Launch, device_times, working_set
 from .cost.profile import Profile, as_profile
-from .cost.shapes import Sizes, plan_sizes
 from .cost.static import state_bytes
 from .critical_path import CLIENT, Span, Transfer, critical_path
-from .partition.partitioned_graph import Channel, task_of
+from .partition.partitioned_graph import Channel, Partition, takers_of, task_of
 from .plan_data import PlanData
-from .render.text import count_text, short, size_text
-from .render.timeline import Bar, Chart, MemoryTrack, time_text
-from .search.from_graph import copy_cost, hosts_of, step_problem
+from .render.text import count_text, short, size_text, time_text
+from .render.timeline import Bar, Chart, MemoryTrack
+from .search.from_graph import Values, copy_cost, hosts_of, link_between, step_problem
 from .search.memory_profile import LiveValues
 from .search.problem import Objective, Problem, summed
 from .search.types import Floats, Ints
@@ -202,6 +202,7 @@ def simulate(
             "The step runs no node, as all that it fetches is fed: there is no time to predict"
         )
     profile = as_profile(costs)
+    plan = _sized(plan, profile)
     problem, assignment, names, devices = step_of(plan, contended=contended, costs=profile, client=client)
     return replace(plan_timeline(plan, problem, assignment, names, devices), exact=is_exact(plan, profile))
 
@@ -228,9 +229,36 @@ def plan_timeline(
                 more[plan.decisions.device_of(node)] += size
     return replace(
         step,
+        transfers=tuple(sorted((*step.transfers, *_unawaited(plan, step)), key=lambda t: (t.start, t.finish))),
         peak=tuple(p + more[d] for d, p in zip(step.devices, step.peak, strict=True)),
         memory=tuple((at, size + more[d]) for d, (at, size) in zip(step.devices, step.memory, strict=True)),
     )
+
+
+def _unawaited(plan: PlanData, step: Timeline) -> Iterator[Transfer]:
+    """The transfers that delay no node of a simulated step, by the plan's order of channels.
+
+    A device begins with its one-sided reads, whose time counts for the nodes that need the values. What no node waits for is sent as soon
+    as it is made.
+    """
+    number = {name: i for i, name in enumerate(step.devices)}
+    simulated = Counter((t.name, t.source, t.destination, t.bytes) for t in step.transfers)
+    ends = {(s.name, s.device): s.finish for s in step.spans} | {
+        (t.name, t.destination): t.finish for t in step.transfers
+    }
+    link, (copy_latency, copy_rate) = link_between(plan.cluster, calibrated=True), copy_cost(plan.cluster)
+    for c in plan.channels:
+        name, source, destination = c.maker, number[c.source], number[c.destination]
+        key = name, source, destination, float(c.bytes)
+        if simulated[key]:
+            simulated[key] -= 1
+            continue
+        start, latency, per_byte = 0.0, copy_latency, 1 / copy_rate
+        if not c.direct:
+            start = ends.get((name, source), 0.0)
+            latency, per_byte = link(task_of(c.source), task_of(c.destination))
+        ends[name, destination] = finish = start + latency + c.bytes * per_byte
+        yield Transfer(name, source, destination, float(c.bytes), start, finish)
 
 
 def read_in_place(plan: PlanData) -> dict[Node, str]:
@@ -251,16 +279,14 @@ def state_behind(node: Node) -> Node | None:
     return node if Trait.STATE_HANDLE in node.opdef.traits else None
 
 
-def sizes_in(plan: PlanData, costs: Profile | None) -> Sizes:
-    """The sizes of a plan's values; if the plan has none, those of the measured steps."""
-    if costs is None or not costs.shapes or costs.shapes.keys() <= plan.sizes.given.keys():
-        return plan.sizes
-    return plan_sizes([n for p in plan.partitions.values() for n in p.nodes], plan.sizes.given, costs)
+def _sized(plan: PlanData, costs: Profile | None) -> PlanData:
+    """The plan, for the sizes of the measured steps where it has none."""
+    return plan if costs is None or not costs.shapes else plan.resized({**costs.shapes, **plan.sizes.given})
 
 
 def is_exact(plan: PlanData, costs: Profile | None = None) -> bool:
     """Whether a plan's predicted times and bytes depend on no unknown size and no unknown number of loop iterations."""
-    sizes = sizes_in(plan, costs)
+    sizes = _sized(plan, costs).sizes
     measured = {} if costs is None else costs.nodes
     for p in plan.partitions.values():
         if p.has_loop and not all(n.name in measured for n in p.nodes):
@@ -285,19 +311,18 @@ def step_of(
     """
     check_flags(contended=contended, client=client)
     profile = as_profile(costs)
-    order, where = _merged({str(device): p.nodes for device, p in plan.partitions.items()})
+    plan = _sized(plan, profile)
+    order, where = _merged(plan.partitions)
     feeds = {plan.graph.get_tensor_by_name(name) for name in plan.feeds}
     narrow = any(
         c.dtype is bfloat16 and plan.graph.get_tensor_by_name(c.name).dtype.base is float32 for c in plan.channels
     )
-    read, sent = ({c.name for c in plan.channels if not c.control and c.direct is direct} for direct in (True, False))
-    in_place = [plan.graph.get_tensor_by_name(name) for name in read - sent]
     launches = _launches(plan, len(order)) if profile is None else {}
     touched = {device: working_set(calls) for device, calls in launches.items()}
     times = _times(plan, order, where, launches, touched) if launches else ()
     problem = step_problem(
-        order, plan.cluster, feeds=feeds, at_hand=in_place, contended=contended, costs=profile, narrow=narrow,
-        sizes=sizes_in(plan, profile), times=times,
+        order, plan.cluster, feeds=feeds, values=_values(plan, order, where, feeds), contended=contended, costs=profile, narrow=narrow,
+        sizes=plan.sizes, times=times,
         joined=_joined(plan, dict(zip(zip(where, order, strict=True), times, strict=True))) if launches else (),
         touched=touched,
         fetches=[plan.graph.get_tensor_by_name(name) for name in plan.fetches] if client else None, objective=objective,
@@ -310,6 +335,54 @@ def step_of(
     number = {str(device.name): d for d, device in enumerate(plan.cluster.devices)}
     assignment = np.array([number[device] for device in where], np.int32)
     return problem, assignment, [node.name for node in order], tuple(number)
+
+
+def _values(plan: PlanData, order: Sequence[Node], where: Sequence[str], feeds: Collection[Tensor]) -> Values:
+    """What the nodes of a plan give to each other: on a device by the graph, between devices by the channels, in their order.
+
+    Nothing waits for copies of a constant, nor a node for one that comes later on its device: in a loop, or as the copy of a constant.
+    """
+    number: dict[str, dict[Node, int]] = {device: {} for device in plan.partitions}
+    for i, (node, device) in enumerate(zip(order, where, strict=True)):
+        number[device][node] = i
+    times, carried, channels = Counter(order), plan.partitioned.values, {c.id: c for c in plan.channels}
+    # (source, output or -1 for control, channel of what is sent for one consumer or -1) -> (channel or -1, consumer) of each end
+    ends: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+    for device, part in plan.partitions.items():
+        here = number[device]
+        for node, i in here.items():
+            taken: dict[Tensor | Node, None] = dict.fromkeys((*node.inputs, *node.controls))
+            for what in taken:
+                maker, output = (what.op, what.value_index) if isinstance(what, Tensor) else (what, -1)
+                if here.get(maker, i) < i and times[maker] == 1 and what not in feeds:
+                    ends.setdefault((here[maker], output, -1), []).append((-1, i))
+        for channel, takers in _received(part):
+            what = carried[channel.id]
+            maker, output = (what.op, what.value_index) if isinstance(what, Tensor) else (what, -1)
+            first = channel if channel.relays is None else channels[channel.relays]
+            alone = channel.id if channel.paces or (isinstance(what, Tensor) and what.dtype.is_ref) else -1
+            for node in () if first.direct else takers:
+                key = number[first.source][maker], output, alone
+                ends.setdefault(key, []).append((channel.id, here[node]))
+    keys = sorted(ends)
+    start = np.cumsum([0, *(len(ends[key]) for key in keys)], dtype=np.int32)
+    target = np.array([i for key in keys for _, i in sorted(ends[key])], np.int32)
+    tensors = [None if output < 0 else order[i].outputs[output] for i, output, _ in keys]
+    return Values(np.array([i for i, *_ in keys], np.int32), tensors, start, target)
+
+
+def _received(part: Partition) -> Iterator[tuple[Channel, Sequence[Node]]]:
+    """The channels that a device receives, each with the nodes that wait for it: those that take its value, or the node behind.
+
+    A LoopCond, and the progress of a receiver, are taken by no node.
+    """
+    takers = takers_of(part)
+    behind: list[Node] = []
+    for kind, what in reversed(part.steps):
+        if isinstance(what, Node):
+            behind = [what]
+        elif kind == "recv" and isinstance(what, Channel):
+            yield what, takers[what.id] or behind
 
 
 # Seconds that a tensor waits for the next one for its task: `NEXT_S` of the runtime's step scheduler.
@@ -396,54 +469,40 @@ def one_sided_reads(plan: PlanData) -> dict[tuple[str, Node], float]:
     """(device, node) -> seconds for which it copies what it reads in other tasks' memory."""
     out: dict[tuple[str, Node], float] = {}
     latency, rate = copy_cost(plan.cluster)
-    into: dict[str, list[Channel]] = {}
-    for c in plan.channels:
-        if c.direct and not c.control:
-            into.setdefault(c.destination, []).append(c)
-    for device, channels in into.items():
-        readers: dict[Tensor, Node] = {}
-        for node in plan.partitions[device].nodes:
-            for t in node.inputs:
-                readers.setdefault(t, node)
-        for c in channels:
-            reader = readers.get(plan.graph.get_tensor_by_name(c.name))
-            if reader is not None:
+    for device, part in plan.partitions.items():
+        reads = part.reads
+        takers = takers_of(part) if reads else {}
+        for c in reads:
+            for reader in takers[c.id][:1]:
                 out[device, reader] = out.get((device, reader), 0.0) + latency + c.bytes / rate
     return out
 
 
-def _merged(parts: Mapping[str, Sequence[Node]]) -> tuple[list[Node], list[str]]:
-    """One order of all devices' nodes, inputs first and each device's nodes in its order; and the device of each.
+def _merged(partitions: Mapping[str, Partition]) -> tuple[list[Node], list[str]]:
+    """One order of all devices' nodes, each device's in its order and behind what it receives for them; and the device of each.
 
     A constant that several devices have is there once for each of them.
     """
-    times = Counter(node for part in parts.values() for node in part)
-    copied = {(device, node) for device, part in parts.items() for node in part if times[node] > 1}
-    inside: set[tuple[str, Node] | Node] = {*times, *copied}
-    done: set[tuple[str, Node] | Node] = set()
     order: list[Node] = []
     where: list[str] = []
-    waiting: dict[tuple[str, Node] | Node, list[str]] = {}  # what has not run -> the devices that wait for it
-    at, ready = dict.fromkeys(parts, 0), list(parts)[::-1]
+    sent: set[int] = set()
+    waiting: dict[int, str] = {}  # channel -> the device that waits for it
+    at, ready = dict.fromkeys(partitions, 0), list(partitions)[::-1]
     while ready:
         device = ready.pop()
-        part, i = parts[device], at[device]
-        while i < len(part):
-            node = part[i]
-            behind: Iterable[tuple[str, Node] | Node] = node.before
-            if copied:
-                behind = [(device, b) if (device, b) in copied else b for b in node.before]
-            missing = next((b for b in behind if b not in done and b in inside), None)
-            if missing is not None:
-                waiting.setdefault(missing, []).append(device)
+        steps, i = partitions[device].steps, at[device]
+        while i < len(steps):
+            kind, what = steps[i]
+            if isinstance(what, Node):
+                order.append(what)
+                where.append(device)
+            elif kind == "send" and isinstance(what, Channel):
+                sent.add(what.id)
+                if what.id in waiting:
+                    ready.append(waiting.pop(what.id))
+            elif kind == "recv" and isinstance(what, Channel) and what.id not in sent:
+                waiting[what.id] = device
                 break
-            order.append(node)
-            where.append(device)
-            done.add(node)
-            ready += waiting.pop(node, ())
-            if copied:
-                done.add((device, node))
-                ready += waiting.pop((device, node), ())
             i += 1
         at[device] = i
     return order, where
@@ -463,18 +522,17 @@ def timeline(
     live = LiveValues(problem, device, start, finish, {key: arrival for key, (_, arrival) in travels.items()})
     fixed, changes = summed(device, problem.memory, problem.devices), live.over_time(problem.devices)
     spans = [Span(names[i], int(device[i]), float(start[i]), float(finish[i])) for i in range(problem.nodes)]
-    moved = {
-        key: Transfer(
-            names[problem.value_source[key[0]]], int(device[problem.value_source[key[0]]]), key[1],
-            float(problem.value_bytes[key[0]]), *times,
-        )
-        for key, times in travels.items()
-    }  # fmt: skip
+    moved, first = [], dict[tuple[int, int], int]()  # value, task -> the device to which it is sent
+    for (v, d), times in travels.items():
+        source, place = int(problem.value_source[v]), int(problem.places[d])
+        home = int(device[source])
+        via = first.setdefault((v, place), d) if place != problem.places[home] else d
+        moved.append(Transfer(names[source], home if via == d else via, d, float(problem.value_bytes[v]), *times))
     return Timeline(
         tuple(map(str, range(problem.devices))) if devices is None else tuple(devices),
         tuple(sorted(spans, key=lambda s: (s.start, s.finish))),
-        tuple(sorted(moved.values(), key=lambda t: (t.start, t.finish))),
-        tuple(_critical(problem, device, spans, moved.values())),
+        tuple(sorted(moved, key=lambda t: (t.start, t.finish))),
+        tuple(_critical(problem, device, spans, moved)),
         tuple(np.bincount(device, finish - start, problem.devices).tolist()),
         tuple(float(f + max(size.max(initial=0.0), 0.0)) for f, (_, size) in zip(fixed, changes, strict=True)),
         float(makespan),

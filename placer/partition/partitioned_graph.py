@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from typing import Literal, NamedTuple, TypeAlias
 
 from ...graph.core.dtypes import DType
@@ -43,6 +44,11 @@ class Channel(NamedTuple):  # a tuple, since a chain that changes device at each
     loop: str | None = None
     paces: bool = False
     direct: bool = False
+
+    @property
+    def maker(self) -> str:
+        """The name of the node that makes its value."""
+        return self.name[1:] if self.control else self.name.rpartition(":")[0]
 
     @property
     def is_exact(self) -> bool:
@@ -113,6 +119,40 @@ class Partition:
     def reads(self) -> list[Channel]:
         """The channels whose values it reads where they lie."""
         return [what for kind, what in self.steps if kind == "read" and isinstance(what, Channel)]
+
+
+def takers_of(partition: Partition) -> dict[int, list[Node]]:
+    """Channels that a partition receives or reads, by number -> the nodes that take the value, in order.
+
+    A reference is read anew for each consumer, and each read has a channel of its own, which comes just before that consumer; any other
+    value arrives once and serves all. No node takes the progress of a receiver, or a LoopCond.
+    """
+    found: dict[int, list[Node]] = {}
+    fresh: dict[str, list[Channel]] = {}  # received, and not taken yet
+    latest: dict[str, Channel] = {}
+    for kind, what in partition.steps:
+        if isinstance(what, Channel) and kind != "send":
+            found[what.id] = []
+            fresh.setdefault(what.name, []).append(what)
+            latest[what.name] = what
+        elif isinstance(what, Node) and latest:
+            for name in dict.fromkeys(_taken(what)):
+                if name in latest:
+                    taken = fresh.get(name)
+                    if not taken:
+                        arrived = [latest[name]]
+                    elif taken[0].direct:  # all reads in memory come first
+                        arrived = [taken.pop(0)]
+                    else:
+                        arrived = fresh.pop(name)
+                    for channel in arrived:
+                        found[channel.id].append(what)
+    return found
+
+
+def _taken(node: Node) -> Iterable[str]:
+    """Names of the values that a node takes, control edges as `^node`."""
+    return chain((t.name for t in node.inputs), (f"^{c.name}" for c in node.controls))
 
 
 @dataclass(frozen=True, slots=True)

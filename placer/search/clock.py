@@ -5,7 +5,8 @@ next; it chooses by rank. So the result depends on nothing but the input. A step
 shared machines for each moment.
 
 A device runs ready nodes by rank; or, `in_order`, all its nodes by rank, and waits for each, as the devices of a plan do. Sending
-or receiving a message delays a device's next node (`Problem.handling`).
+or receiving a message delays a device's next node (`Problem.handling`). A value is sent once to each other task, to the device of its
+first consumer there. When it has arrived, that device passes it on to the others of its task.
 
 Where machines were measured, two things more are simulated:
 
@@ -203,13 +204,29 @@ def _arrive(a: Arrays, x: int, at: float, c: Clocks) -> None:
 
 
 @compiled
+def _relay(
+    a: Arrays, via: int, d: int, v: int, e: int, now: float, contended: bool, c: Clocks, travels: Floats
+) -> float:
+    """Pass a value on from a device to another one of its task, for the end e; returns when it arrives."""
+    p = a.place[via]
+    link = len(a.link_latency) ** 2 + via * a.seats + a.seat[d]
+    free, passes = max(now, c.link_free[link]), a.value_bytes[v] * a.link_per_byte[p, p]
+    c.link_free[link] = free + passes
+    leaves = free if contended else now
+    arrives = leaves + a.link_latency[p, p] + passes
+    if travels.shape[1]:
+        travels[0, e], travels[1, e] = leaves, arrives
+    return float(arrives)
+
+
+@compiled
 def _send(
     a: Arrays, device: Ints, v: int, now: float, contended: bool, c: Clocks, sent: Ints, arrives: Floats, travels: Floats
 ) -> None:  # fmt: skip
     """Send a value.
 
     Args:
-        sent, arrives: (D,) used here only. travels: (2, E) filled: when what goes to each end leaves and arrives; or (2, 0).
+        sent, arrives: (D + P,), (D,) used here only. travels: (2, E) filled: when what goes to each end leaves and arrives; or (2, 0).
     """
     s = device[a.value_source[v]]
     for e in range(a.value_start[v], a.value_start[v + 1]):
@@ -219,34 +236,44 @@ def _send(
             _arrive(a, y, now, c)
             continue
         if sent[d] != v:
-            p, q = a.place[s], a.place[d]
-            latency, passes = a.link_latency[p, q], a.value_bytes[v] * a.link_per_byte[p, q]
-            places = len(a.link_latency)
-            link = p * places + q if p != q else places * places + s * a.seats + a.seat[d]
-            free = max(now, c.link_free[link])
-            leaves = free if contended else now
-            c.link_free[link] = free + passes  # the last byte is still under way
-            begins = leaves
-            if a.wake > 0.0 and p != q:
-                c.awake[0, s] = now + a.polls
-                if c.busy[d] == 0 and now >= c.awake[0, d] and now >= c.awake[1, d]:
-                    c.awake[1, d] = now + a.wake
-                begins = max(leaves, c.awake[1, d])
-            sent[d], arrives[d] = v, begins + latency + passes
-            if (
-                len(a.host)
-                and free <= now
-                and a.host[s] >= 0
-                and a.host[s] == a.host[d]
-                and c.size[2] < len(c.active_end)
-            ):
-                arrives[d] = np.inf  # when its latency is over is not known yet
-                _add_active(a, c, a.host[d], now, begins - now + latency, v, e, 1.0)
-            fixed, passing = a.alone[v] if len(a.alone) else 1.0, a.value_bytes[v] * a.handling_per_byte[p, q]
-            c.owed[s] += fixed * a.handling[p, q] + passing
-            c.owed[d] += fixed * a.handling[q, p] + passing
-            if travels.shape[1]:
-                travels[0, e], travels[1, e] = leaves, arrives[d]
+            source, at, q = s, now, a.place[d]
+            first = sent[len(a.place) + q]  # the first end in a place
+            if q != a.place[s] and a.value_start[v] <= first < e:
+                source = device[a.value_target[first]]
+                at = arrives[source]
+            else:
+                sent[len(a.place) + q] = e
+            sent[d], arrives[d] = v, np.inf
+            if at < np.inf:
+                p = a.place[source]
+                latency, passes = a.link_latency[p, q], a.value_bytes[v] * a.link_per_byte[p, q]
+                places = len(a.link_latency)
+                link = p * places + q if p != q else places * places + source * a.seats + a.seat[d]
+                free = max(at, c.link_free[link])
+                leaves = free if contended else at
+                c.link_free[link] = free + passes  # the last byte is still under way
+                begins = leaves
+                if a.wake > 0.0 and p != q:
+                    c.awake[0, s] = now + a.polls
+                    if c.busy[d] == 0 and now >= c.awake[0, d] and now >= c.awake[1, d]:
+                        c.awake[1, d] = now + a.wake
+                    begins = max(leaves, c.awake[1, d])
+                arrives[d] = begins + latency + passes
+                if (
+                    len(a.host)
+                    and source == s
+                    and free <= now
+                    and a.host[s] >= 0
+                    and a.host[s] == a.host[d]
+                    and c.size[2] < len(c.active_end)
+                ):
+                    arrives[d] = np.inf  # when its latency is over is not known yet
+                    _add_active(a, c, a.host[d], now, begins - now + latency, v, e, 1.0)
+                fixed, passing = a.alone[v] if len(a.alone) else 1.0, a.value_bytes[v] * a.handling_per_byte[p, q]
+                c.owed[source] += fixed * a.handling[p, q] + passing
+                c.owed[d] += fixed * a.handling[q, p] + passing
+                if travels.shape[1]:
+                    travels[0, e], travels[1, e] = leaves, arrives[d]
         if arrives[d] < np.inf:
             _arrive(a, y, arrives[d], c)
 
@@ -269,7 +296,7 @@ def advance(
     times, codes, size = c.times, c.codes, c.size
     base, ready, busy, owed, left = c.base, c.ready, c.busy, c.owed, c.left
     touched, is_touched = np.empty(devices, np.int32), np.zeros(devices, np.bool_)
-    sent, arrives = np.full(devices, -1, np.int32), np.zeros(devices)
+    sent, arrives = np.full(devices + len(a.link_latency), -1, np.int32), np.zeros(devices)
     keeps, last = len(c.row[0]), float(c.last[0])
     late = limit * (1.0 + 1e-9)  # what is left is a sum of differences
     for d in range(devices):
@@ -301,12 +328,19 @@ def advance(
                 size[0] = push(times, codes, size[0], now, np.int64(n + what))
                 continue
             there = device[a.value_target[end]]
-            at = now + a.value_bytes[what] * a.link_per_byte[a.place[device[a.value_source[what]]], a.place[there]]
+            p, q = a.place[device[a.value_source[what]]], a.place[there]
+            at = now + a.value_bytes[what] * a.link_per_byte[p, q]
             if travels.shape[1]:
                 travels[1, end] = at
             for e in range(end, a.value_start[what + 1]):
-                if device[a.value_target[e]] == there:
+                d = device[a.value_target[e]]
+                if d == there:
                     _arrive(a, a.value_target[e], at, c)
+                elif p != q and a.place[d] == q:
+                    if sent[d] != -2 - what:
+                        sent[d] = -2 - what
+                        arrives[d] = _relay(a, there, d, what, e, at, contended, c, travels)
+                    _arrive(a, a.value_target[e], arrives[d], c)
         size[2] = has_ended
         while size[0] > 0 and times[0] <= now + MOMENT:
             first = size[1]

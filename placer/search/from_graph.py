@@ -25,8 +25,7 @@ its kernels take as they are fused, a GPU's also without a profile.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -57,6 +56,20 @@ class Speed(NamedTuple):
     def seconds(self, work: Work, flops: float, moved: float) -> float:
         """The time of a node by itself."""
         return self.overhead + max(flops / self.rates[work], moved / self.bandwidth)
+
+
+class Values(NamedTuple):
+    """What nodes of a problem give to each other: v values.
+
+    Attributes:
+        source: (v,) the node that makes each, ascending. tensor: what it is; None: a control edge.
+        start: (v + 1,) where the consumers of each begin. target: consumers; the device of the first in a task gets the value for the task.
+    """
+
+    source: Ints
+    tensor: Sequence[Tensor | None]
+    start: Ints
+    target: Ints
 
 
 TYPICAL_CPU = Speed((5e10,) * len(Work), 1e10, 2e-6)  # a core complex of a server, rounded
@@ -93,13 +106,13 @@ def step_problem(
     times: Sequence[tuple[float, float] | None] = (),
     joined: Collection[str] = (),
     touched: Mapping[str, float] | None = None,
+    values: Values | None = None,
 ) -> Problem:
     """The problem of placing these nodes on the cluster's devices, in the order of `cluster.devices`.
 
     Args:
         nodes: in a topological order of data and control edges; edges to other nodes, and those that lead back to the
-            next iteration of a loop, are left out. One that stands there several times, a constant of which several devices have
-            copies, is not sent.
+            next iteration of a loop, are left out. One may stand there several times: a constant of which several devices have copies.
         running: those that the step runs; the others cost nothing. None: all run.
         feeds: tensors that the client gives.
         group, allowed, allowed_kind: as in `Problem`; None: each node by itself, on any device.
@@ -112,15 +125,11 @@ def step_problem(
         times: seconds and cores of each node in its plan, where they are known: a GPU's keep 0 cores busy.
         touched: device -> bytes that its kernels touch in this plan; None: all is in its caches.
         joined: names of tensors, and `^node` for control edges, that travel in the message of another one.
+        values: what nodes give to each other in this plan; None: what the graph says, without what is at hand.
     """
     sizes, touched = sizes or Sizes(), touched or {}
     n, d = len(nodes), len(cluster.devices)
-    place = {node: i for i, node in enumerate(nodes)}
-    if len(place) < n:
-        copies = Counter(nodes)
-        place = {node: i for node, i in place.items() if copies[node] == 1}
     fed, runs = set(feeds), None if running is None else set(running)
-    free = {*fed, *at_hand}
     machine, used = cluster.calibration, None
     speeds = [CALIBRATED if cluster.is_calibrated(device) else speed_of(device) for device in cluster.devices]
     classes = list(dict.fromkeys(speeds))
@@ -130,8 +139,6 @@ def step_problem(
     busy = np.ones(n, bool)
     handles: dict[OpDef, bool] = {}
     no_copy = np.zeros(n, bool)  # the node hands out the state of a variable on its device
-    edges: tuple[list[int], list[int], list[int]] = [], [], []  # source, output or -1 for control, consumer
-    from_node, from_output, to_node = (column.append for column in edges)
     cost_of = _PerKind(sizes.cost, sizes)
     for i, node in enumerate(nodes):
         opdef = node.opdef
@@ -150,27 +157,13 @@ def step_problem(
             work[i] = work_of(node) if gpus else 0
         else:
             busy[i] = False
-        back = node.back_edge if opdef.name == "Merge" else None
-        for t in node.inputs:
-            source = place.get(t.op)
-            if source is not None and t.op is not back and t not in free:
-                from_node(source)
-                from_output(t.value_index)
-                to_node(i)
-        for c in node.control_inputs:
-            source = place.get(c)
-            if source is not None:
-                from_node(source)
-                from_output(-1)
-                to_node(i)
-    # Each value once, by source and output, and each consumer of it once.
-    value_source, outputs, value_start, value_target = _values(edges, n)
-    sources = value_source.tolist()
-    values = [None if out < 0 else nodes[i].outputs[out] for i, out in zip(sources, outputs, strict=True)]
-    size = np.array([0.0 if t is None else float(sizes.bytes(t)) for t in values], float)
+    if values is None:
+        values = _values(nodes, {*fed, *at_hand}, runs)
+    value_source, tensors = values.source, values.tensor
+    size = np.array([0.0 if t is None else float(sizes.bytes(t)) for t in tensors], float)
     travelling = size
     if narrow:
-        travelling = size * [0.5 if t is not None and t.dtype.base is float32 else 1.0 for t in values]
+        travelling = size * [0.5 if t is not None and t.dtype.base is float32 else 1.0 for t in tensors]
     usual = [TYPICAL_CPU if s is CALIBRATED else s for s in classes]
     seconds = np.array(
         [busy * (s.overhead + np.maximum(flops / np.array(s.rates)[work], moved / s.bandwidth)) for s in usual]
@@ -190,7 +183,9 @@ def step_problem(
             seconds = seconds * np.array([node in runs for node in nodes])
     is_joined = None
     if joined:
-        names = [f"^{nodes[i].name}" if t is None else t.name for i, t in zip(sources, values, strict=True)]
+        names = [
+            f"^{nodes[i].name}" if t is None else t.name for i, t in zip(value_source.tolist(), tensors, strict=True)
+        ]
         is_joined = np.array([name in joined for name in names], bool)
     task, latency, per_byte = links_of(cluster)
     fed_at, back_after = (
@@ -219,8 +214,8 @@ def step_problem(
         value_bytes=travelling,
         away_memory=size,
         home_memory=size * ~no_copy[value_source],
-        value_start=value_start,
-        value_target=value_target,
+        value_start=values.start,
+        value_target=values.target,
         group=np.arange(n, dtype=np.int32) if group is None else group,
         allowed=np.ones((1, d), bool) if allowed is None else allowed,
         allowed_kind=np.zeros(n, np.int32) if allowed_kind is None else allowed_kind,
@@ -281,15 +276,39 @@ def hosts_of(cluster: Cluster) -> Ints:
     return np.array(found, np.int32)
 
 
-def _values(edges: Iterable[list[int]], n: int) -> tuple[Ints, list[int], Ints, Ints]:
-    """The values that edges carry: (v,) sources, outputs, (v + 1,) where the consumers of each begin, and the consumers."""
+def _values(nodes: Sequence[Node], free: Collection[Tensor], runs: Collection[Node] | None) -> Values:
+    """What nodes give to each other by the graph: each value once, by source and output, and each consumer of it once.
+
+    Args:
+        free: what is not sent. runs: the nodes that take something; None: all.
+    """
+    n, place = len(nodes), {node: i for i, node in enumerate(nodes)}
+    edges: tuple[list[int], list[int], list[int]] = [], [], []  # source, output or -1 for control, consumer
+    from_node, from_output, to_node = (column.append for column in edges)
+    for i, node in enumerate(nodes):
+        if runs is not None and node not in runs:
+            continue
+        back = node.back_edge if node.opdef.name == "Merge" else None
+        for t in node.inputs:
+            maker = place.get(t.op)
+            if maker is not None and t.op is not back and t not in free:
+                from_node(maker)
+                from_output(t.value_index)
+                to_node(i)
+        for c in node.controls:
+            maker = place.get(c)
+            if maker is not None:
+                from_node(maker)
+                from_output(-1)
+                to_node(i)
     source, output, consumer = (np.array(column, np.int64) for column in edges)
     outputs = int(output.max(initial=-1)) + 2
     ends = np.unique((source * outputs + output + 1) * n + consumer)
     value, first = np.unique(ends // n, return_index=True)
     found = (value // outputs, np.append(first, len(ends)), ends % n)
     sources, starts, targets = (column.astype(np.int32) for column in found)
-    return sources, (value % outputs - 1).tolist(), starts, targets
+    pairs = zip(sources.tolist(), (value % outputs - 1).tolist(), strict=True)
+    return Values(sources, [None if out < 0 else nodes[i].outputs[out] for i, out in pairs], starts, targets)
 
 
 class _PerKind(Generic[T]):

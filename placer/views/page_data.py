@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from ...graph.core.dtypes import DType
-from ...graph.core.graph import Node, Tensor
+from ...graph.core.graph import Tensor
 from ...graph.core.interpreter_state import collector_paused
 from ...graph.core.opdef import Trait, has_known_bytes
 from ...graph.core.scopes import DeviceBlock
@@ -26,7 +26,7 @@ from ...graph.core.source_location import SourceLine, locate
 from ..cluster.calibration import release
 from ..cluster.spec import Cluster
 from ..cost.static import state_bytes
-from ..partition.partitioned_graph import Channel
+from ..partition.partitioned_graph import Channel, takers_of
 from ..partition.prune import initializers
 from ..plan_data import PlanData
 from ..render.page import Columns
@@ -392,7 +392,7 @@ class _Writer:
                 for c, v in zip(channels, plan.partitioned.values, strict=True)
             ],
             "channelRelays": [0 if c.relays is None else position[c.relays] + 1 for c in channels],  # +1
-            **self._takers(channels, position),
+            **self._takers(channels),
         }
 
     def _producer(self, channel: Channel) -> tuple[int, int]:
@@ -401,44 +401,14 @@ class _Writer:
         name, _, output = channel.name.rpartition(":")
         return self._number(name), int(output)
 
-    def _takers(self, channels: Sequence[Channel], position: dict[int, int]) -> Columns:
-        """Per channel the nodes on its destination that take its value.
-
-        A reference is read anew for each consumer, and each read has a channel of its own, which comes just
-        before that consumer; any other value arrives once and serves all.
-        """
-        takers: list[list[int]] = [[] for _ in channels]
-        loop_of = [0] * len(channels)  # +1
-        for partition in self.plan.partitions.values():
-            fresh: dict[str, list[Channel]] = {}  # received, and not taken yet
-            latest: dict[str, Channel] = {}
-            loops: list[int] = []
-            for kind, what in partition.steps:
-                if isinstance(what, Channel):
-                    if kind in ("recv", "read"):
-                        fresh.setdefault(what.name, []).append(what)
-                        latest[what.name] = what
-                        loop_of[position[what.id]] = loops[-1] if loops else 0
-                elif isinstance(what, Node):
-                    for name in dict.fromkeys(_taken(what)) if latest else ():
-                        if name in latest:
-                            taken = fresh.get(name)
-                            if not taken:
-                                arrived = [latest[name]]
-                            elif taken[0].direct:  # all reads in memory come first
-                                arrived = [taken.pop(0)]
-                            else:
-                                arrived = fresh.pop(name)
-                            for channel in arrived:
-                                takers[position[channel.id]].append(self.at[what.index])
-                elif kind == "loop":
-                    loops.append(self.loops[what.name] + 1)
-                elif kind == "end":
-                    loops.pop()
+    def _takers(self, channels: Sequence[Channel]) -> Columns:
+        """Per channel the nodes on its destination that take its value, and its loop (+1)."""
+        found = {number: nodes for p in self.plan.partitions.values() for number, nodes in takers_of(p).items()}
+        takers = [found.get(c.id, []) for c in channels]
         return {
             "takerCount": [len(t) for t in takers],
-            "taker": list(chain.from_iterable(takers)),
-            "channelLoop": loop_of,
+            "taker": [self.at[node.index] for t in takers for node in t],
+            "channelLoop": [0 if c.loop is None else self.loops[c.loop] + 1 for c in channels],
         }
 
 
@@ -446,11 +416,6 @@ def cluster_text(cluster: Cluster) -> str:
     """Jobs with their numbers of tasks: `2 ps, 4 worker`."""
     tasks = {d.name.task_name: d.name.job for d in cluster.devices}
     return ", ".join(f"{count} {job}" for job, count in sorted(Counter(tasks.values()).items()))
-
-
-def _taken(node: Node) -> Iterable[str]:
-    """Names of the values that a node takes, control edges as `^node`."""
-    return chain((t.name for t in node.inputs), (f"^{c.name}" for c in node.controls))
 
 
 def _kind(traits: Trait) -> str:

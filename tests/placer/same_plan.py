@@ -36,8 +36,21 @@ def assert_placed_alike(ran: dt.Plan, cluster: Any, **options: Any) -> dt.Plan:
     return plan
 
 
+def assert_simulates_its_channels(plan: dt.Plan) -> None:
+    """Whether the simulation of a plan runs exactly its nodes, and sends what its channels carry, each value over the channel's link."""
+    if not any(p.nodes for p in plan.partitions.values()):
+        return
+    step = plan.simulate()
+    assert Counter((s.name, step.devices[s.device]) for s in step.spans) == Counter(
+        (n.name, d) for d, p in plan.partitions.items() for n in p.nodes
+    )
+    found = Counter((t.name, step.devices[t.source], step.devices[t.destination], t.bytes) for t in step.transfers)
+    assert found == Counter((c.maker, c.source, c.destination, c.bytes) for c in plan.channels)
+
+
 def assert_transfers_are_planned(trace: Any) -> None:
     """Whether the trace of a step without branches and loops has exactly the transfers of its plan, with the bytes that are known."""
+    assert_simulates_its_channels(trace.plan)
     planned = Counter((c.name, c.source, c.destination, c.direct) for c in trace.plan.channels)
     assert Counter((t.name, t.source, t.destination, t.direct) for t in trace.transfers) == planned
     known = {(c.name, c.destination): c.bytes for c in trace.plan.channels if c.is_exact}

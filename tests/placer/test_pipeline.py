@@ -1,6 +1,9 @@
 """What `dt.place` takes, what it assumes of tasks' memory, and what a plan says of that."""
 
 import pytest
+from hypothesis import given, strategies as st
+from random_graphs import placed_graphs
+from same_plan import assert_simulates_its_channels
 
 import dovetail as dt
 
@@ -172,6 +175,19 @@ def test_options_that_are_on_or_off_are_nothing_else():
 def test_a_plan_simulates_itself(y):
     plan = dt.place(y, {"ps": 1, "worker": 1})
     assert str(plan.simulate()) == str(dt.simulate(plan))
+
+
+@given(placed_graphs(flow=True), st.booleans(), st.sampled_from(["rules", "m-etf"]))
+def test_what_is_simulated_is_what_the_plan_has(program, scheduled, strategy):
+    graph, fetches, targets, feeds = program
+    if fetches or targets:
+        plan = dt.place(
+            graph, {"a": 1, "b": 1, "c": 1}, fetches=fetches, targets=targets, feeds=feeds, strategy=strategy, budget_s=0,
+            devices={"a": ["cpu:0", "cpu:1"], "b": ["cpu:0", "cpu:1"]}, enable_recv_scheduling=scheduled,
+        )  # fmt: skip
+        assert_simulates_its_channels(plan)
+        if plan.solution is not None:
+            assert plan.solution.objective == plan.simulate().makespan
 
 
 def test_a_search_spreads_nothing_to_read_variables_elsewhere() -> None:

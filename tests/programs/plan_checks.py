@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from same_plan import assert_placed_alike, assert_transfers_are_planned
+from same_plan import assert_placed_alike, assert_simulates_its_channels, assert_transfers_are_planned
 
 import dovetail as tf
 from dovetail.placer.cluster.load import cluster_text
@@ -24,7 +24,8 @@ BRANCHING = frozenset({"Switch", "RefSwitch", "Merge", "RefMerge"})
 def checked(run: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
     """`PreparedSteps.run` with checks after the first step of each kind, which is traced unless the program does that itself.
 
-    `dt.place` must make its plan from a description of the cluster alone, and exactly the transfers of this plan must have happened.
+    `dt.place` must make its plan from a description of the cluster alone. Exactly the transfers of this plan must be simulated, and
+    must have happened.
     """
     seen: set[Any] = set()
 
@@ -52,6 +53,7 @@ def checked(run: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]
         plan = steps.last_plan
         if plan is not None:
             assert_placed_alike(plan, cluster_text(plan.cluster), allow_soft_placement=plan.decisions.soft)
+            assert_simulates_its_channels(plan)
             branches = any(n.type in BRANCHING for p in plan.partitions.values() for n in p.nodes)
             if own is not None and own.trace is not None and not branches:
                 assert_transfers_are_planned(own.trace)

@@ -11,6 +11,7 @@ from dovetail.placer.search.clock import MOMENT, advance, begin, clocks, keep, r
 from dovetail.placer.search.evaluate import loads, time_behind, upward_rank
 from dovetail.placer.search.portfolio import search
 from dovetail.placer.search.problem import Objective
+from dovetail.placer.simulate import timeline
 
 DIAMOND = [(0, 1), (0, 2), (1, 3), (2, 3)]
 
@@ -122,12 +123,20 @@ def test_nodes_that_take_no_time_change_no_objective_and_are_placed_with_their_u
 
 @pytest.mark.parametrize("seed", range(8))
 def test_devices_of_one_place_share_its_row_of_the_tables_of_links(seed):
-    """Tables by place give the same as tables by device that repeat them, except that all devices of two places share a link."""
+    """Tables by place give the same as tables by device that repeat them, except that all devices of two places share a link.
+
+    Each value has one consumer: more of them in one place are sent it once.
+    """
     rng = np.random.default_rng(seed)
     place = np.array([0, 1, 0, 1, 2], np.int32)
     by_place = {name: rng.random((3, 3)) for name in ("link_latency", "link_per_byte", "handling", "handling_per_byte")}
     by_device = {name: table[np.ix_(place, place)] * (1 - np.eye(5)) for name, table in by_place.items()}
     p = random_problem(seed, 30, devices=(0, 1, 1, 0, 1), capacity=[np.inf] * 5)
+    each = np.diff(p.value_start)
+    p = replace(
+        p, value_source=np.repeat(p.value_source, each), value_bytes=np.repeat(p.value_bytes, each),
+        value_start=np.arange(len(p.value_target) + 1, dtype=np.int32),
+    )  # fmt: skip
     few, all_of_them = replace(p, **by_place, place=place), replace(p, **by_device)
     assert upward_rank(few.arrays, p.topological) == pytest.approx(upward_rank(all_of_them.arrays, p.topological))
     few, all_of_them = replace(few, priority=p.rank), replace(all_of_them, priority=p.rank)  # no ties by rounding
@@ -147,13 +156,27 @@ def test_values_between_two_places_take_turns_whichever_devices_they_join():
     assert pairs.evaluate([0, 1, 2, 3]) == 1 + 3 + 1  # within a place each pair of devices has a link of its own
 
 
+@pytest.mark.parametrize("shared", [{}, {"host": np.zeros(3, np.int32), "shared": 9.0, "used": np.ones(4)}])
+def test_a_value_is_sent_once_to_a_place_and_passed_on_there(shared):
+    p = problem([(0, 1), (0, 2), (0, 3)], [[1, 1, 1, 1]], devices=[0] * 3, size=2.0)
+    place, tables = np.array([0, 1, 1], np.int32), {"link_per_byte": np.array([[0.5, 1.0], [1.0, 0.5]])}
+    p = replace(p, place=place, link_latency=np.array([[0.25, 0.5], [0.5, 0.25]]), **tables, **shared)
+    step = timeline(p, [0, 1, 2, 2])
+    assert [(t.source, t.destination, t.start, t.finish) for t in step.transfers] == [(0, 1, 1, 3.5), (1, 2, 3.5, 4.75)]
+    assert step.makespan == p.evaluate([0, 1, 2, 2]) == 1 + 2.5 + 1.25 + 2
+    assert p.evaluate([1, 2, 0, 0]) == 1 + 2.5 + 2  # within its place it is sent to each device
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_a_clock_that_sets_out_from_a_kept_state_ends_as_one_that_runs_all(seed):
     rng = np.random.default_rng(seed)
     n, d = 40, 3
-    between = 1.0 - np.eye(d)
+    place = np.arange(d, dtype=np.int32) if seed % 3 < 2 else np.array([0, 1, 1], np.int32)
+    inside = np.eye(place.max() + 1)
+    between = 1.0 - inside
     options = {"slots": [2, 1, 1], "contended": bool(seed % 2), "capacity": [np.inf] * d}
     more = {"handling": between * rng.random(), "handling_per_byte": between * 0.1}
+    more |= {"place": place, "link_latency": 0.0 * inside, "link_per_byte": between + 0.25 * inside}
     if seed % 3 == 0:
         more |= {"fed_at": rng.random((d, n)) * 9, "back_after": rng.random((d, n)) * 9}
     if seed % 4 == 1:  # a machine that two of the devices share
