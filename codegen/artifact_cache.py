@@ -9,18 +9,17 @@ The folder is private to the user (mode 0700), because its files are executed.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 from ..graph.core.settings import cache_folder
+from ..graph.formats.atomic_files import locked
 
 logger = logging.getLogger(__name__)
 
@@ -74,22 +73,9 @@ def alone(path: Path, is_made: bool) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         if not is_made or lock.exists():
             with contextlib.suppress(OSError):  # where files can't be locked, each makes its own
-                _lock(lock, held)
+                lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                held.enter_context(locked(lock, WAIT_S))
         yield
-
-
-def _lock(path: Path, held: contextlib.ExitStack) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    file = held.enter_context(path.open("w"))
-    deadline = time.monotonic() + WAIT_S
-    while time.monotonic() < deadline:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(0.02)
-        else:
-            held.callback(path.unlink, missing_ok=True)
-            break
 
 
 def load_module(name: str, path: Path, text: str) -> ModuleType:

@@ -18,10 +18,12 @@ import errno
 import fcntl
 import itertools
 import logging
+import math
 import mmap
 import os
 import secrets
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -36,6 +38,7 @@ PARTIAL = r"\.[0-9a-f]+\.partial"
 
 _UNCACHED_BYTES = 16 << 20  # size from which files are written without the operating system's cache
 _BUFFER_BYTES = 1 << 18  # bytes of such a file that are written at a time
+_POLL_S = 0.02  # how often a lock is asked for that is not waited for without end
 _points = itertools.count(1)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # errors of file systems without locks
@@ -203,15 +206,19 @@ def write_bytes_durably(path: Path, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, wait_s: float = math.inf) -> Iterator[None]:
     """Hold a lock file, which only one thread of one process can do at a time. The file is removed afterwards.
 
     The lock is released if the process is killed. On a file system without locks, this has no effect.
+
+    Args:
+        path: name of the lock file.
+        wait_s: the longest wait for another holder, in seconds. After it, this goes on without the lock.
     """
-    if is_remote(path):
+    handle = None if is_remote(path) else _take(path, time.monotonic() + wait_s)
+    if handle is None:
         yield
         return
-    handle = _take(path)
     try:
         yield
     finally:
@@ -221,7 +228,8 @@ def locked(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _take(path: Path) -> int:
+def _take(path: Path, deadline: float) -> int | None:
+    """Open and lock a file. None if another holder still has it at the deadline."""
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -229,7 +237,9 @@ def _take(path: Path) -> int:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 logger.info("Waiting for %s, which another thread or process holds", path)
-                fcntl.flock(handle, fcntl.LOCK_EX)
+                if not _is_freed(handle, deadline):
+                    os.close(handle)
+                    return None
             if os.path.samestat(os.fstat(handle), path.stat()):
                 return handle
         except FileNotFoundError:
@@ -243,6 +253,19 @@ def _take(path: Path) -> int:
             os.close(handle)
             raise
         os.close(handle)  # its holder has removed the file: try again
+
+
+def _is_freed(handle: int, deadline: float) -> bool:
+    """Wait for a lock, and take it. False if it is still taken at the deadline."""
+    if deadline == math.inf:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        return True
+    while time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+    return False
 
 
 def remove(path: Path) -> None:

@@ -1,31 +1,35 @@
 """The one door to Numba: inner loops of the searches are compiled when first used, then kept on disk.
 
-The compiled code is cached beside the sources, or where that is read-only in the user's cache folder; the first
-search on a machine takes some ten seconds longer. Compiled functions hold those that they call, so the cache goes by the
-content of all files of this folder: Numba by itself looks at a function's own file only. Within `interpreted` the same functions run
+The compiled code is cached beside the sources, or where that is read-only in the user's cache folder. The first search on a machine
+takes half a minute longer; processes that start at once share that work. Compiled functions hold those that they call, so the cache goes
+by the content of all files of this folder: Numba by itself looks at a function's own file only. Within `interpreted` the same functions run
 as the Python that they are, and give the same answers: so a first answer, and one pass over a few nodes, wait for no compiled code.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from ...graph.formats.atomic_files import locked
+
 F = TypeVar("F", bound=Callable[..., object])
 TINY = 100  # nodes, at most, that one pass goes over as Python
 FEW = 10_000  # nodes, at most, that Python goes over sooner than code is compiled: a part of a second
+# The longest wait for another process that compiles a loop: it may have been stopped. The largest loops compile in 15 s.
+WAIT_S = 60.0
 
 _is_interpreting: ContextVar[bool] = ContextVar("is_interpreting", default=False)
 
 
-@contextmanager
+@contextlib.contextmanager
 def interpreted(yes: bool = True) -> Iterator[None]:
     """Run loops as Python; with False, as before."""
     if not yes or _is_interpreting.get():
@@ -45,7 +49,7 @@ class _Loop:
     def __init__(self, function: Callable[..., object], *, is_one_pass: bool = False, is_inlined: bool = False) -> None:
         functools.update_wrapper(self, function)
         self.function, self.is_one_pass, self.is_inlined = function, is_one_pass, is_inlined
-        self.was_needed = False
+        self.was_needed = self.is_loaded = False
 
     @functools.cached_property
     def machine(self) -> Any:
@@ -68,7 +72,24 @@ class _Loop:
         if self.is_one_pass and len(cast(Any, args[0]).first_value) <= TINY + 1:
             with interpreted():
                 return self.function(*args)
+        if not self.is_loaded:
+            self._load(args)
         return self.machine(*args)
+
+    def _load(self, args: tuple[object, ...]) -> None:
+        """Load the code for these arguments, or compile it: of processes that start at once one compiles, and the others load it then.
+
+        There is one lock for all loops, as those that are called by several are compiled with each.
+        """
+        types, cache = tuple(map(self.machine.typeof_pyval, args)), self.machine._cache
+        key = cache._index_key(types, self.machine.targetctx.codegen())
+        with contextlib.ExitStack() as held:
+            with contextlib.suppress(OSError):  # where files can't be locked, each compiles its own
+                if key not in cache._cache_file._load_index():
+                    cache._impl.locator.ensure_cache_path()
+                    held.enter_context(locked(Path(cache.cache_path, "compiling.lock"), WAIT_S))
+            self.machine.compile(types)
+        self.is_loaded = True
 
 
 @functools.cache

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dovetail.graph.formats import atomic_files
-from dovetail.graph.formats.atomic_files import open_sink
+from dovetail.graph.formats.atomic_files import locked, open_sink
 
 BUFFER = atomic_files._BUFFER_BYTES
 
@@ -47,3 +47,14 @@ def test_a_small_file_is_written_through_the_cache(tmp_path: Path, monkeypatch: 
     with open_sink(tmp_path / "file", 3) as file:
         file.write(b"abc")
     assert (tmp_path / "file").read_bytes() == b"abc"
+
+
+def test_a_lock_that_is_not_freed_in_time_is_left_to_its_holder(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with locked(path):
+        with locked(path, wait_s=0.05):
+            pass
+        assert path.exists()
+    with locked(path, wait_s=0.05):
+        assert path.exists()
+    assert not path.exists()

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, cast
+
+import pytest
 
 from dovetail.placer.search import jit
 
@@ -27,3 +32,26 @@ def test_interpreted_and_compiled_loops_give_the_same() -> None:
         assert int(jit.seeded(7)) == states[0] and states[0] > 0
         expected = jit.next_random(states[0])
     assert jit.next_random(states[0]) == expected
+
+
+PROGRAM = """
+import numba
+from dovetail.placer.search import jit
+print("ready", flush=True)
+input()
+jit.seeded(7)
+print(sum(jit.seeded.machine.stats.cache_misses.values()))
+"""
+
+
+@pytest.mark.slow
+def test_of_processes_that_start_at_once_one_compiles_a_loop(tmp_path: Path) -> None:
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
+    started = [subprocess.Popen([sys.executable, "-c", PROGRAM], **cast(Any, pipes)) for _ in range(3)]
+    assert [cast(Any, each.stdout).readline() for each in started] == ["ready\n"] * 3
+    for each in started:
+        cast(Any, each.stdin).write("go\n")
+        cast(Any, each.stdin).flush()
+    assert sorted(each.communicate()[0] for each in started) == ["0\n", "0\n", "1\n"]
+    assert not list(tmp_path.rglob("*.lock"))
