@@ -187,6 +187,25 @@ def _batches(nodes: Iterable[Node]) -> dict[str, Dims]:
     return found
 
 
+def partial_batches(nodes: Iterable[Node], made: Mapping[str, int], sizes: Sizes) -> dict[str, Dims]:
+    """The shapes of data sets' batches that a step made with fewer rows than full ones have, as the last of an epoch may.
+
+    Args:
+        made: node -> bytes of its outputs. sizes: those with full batches.
+    """
+    found: dict[str, Dims] = {}
+    for node in nodes:
+        full = _batches([node])
+        if full and node.name in made and len(full) == len(node.outputs) and all(map(sizes.is_known, node.outputs)):
+            whole = sum(map(sizes.bytes, node.outputs))
+            rows, rest = divmod(made[node.name] * node.attrs[FULL_BATCH], max(whole, 1))
+            if rows < node.attrs[FULL_BATCH] and not rest and all(t.dtype.np.kind != "O" for t in node.outputs):
+                found.update(
+                    (name, (rows, *(sizes.of(t).dims or ())[1:])) for name, t in zip(full, node.outputs, strict=True)
+                )
+    return found
+
+
 def _copy(node: Node, inputs: tuple[Tensor, ...], dims: Sequence[Dims]) -> Node:
     """A node that is in no graph: the same, but for its inputs and the shapes of its outputs."""
     made = Node()

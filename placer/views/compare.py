@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...graph.core.shape import Dims, text
 from ..plan_data import PlanData
 from ..render.text import count_text, short, table, time_text
 from ..simulate import Timeline, simulate
@@ -53,6 +54,7 @@ class Comparison:
         unplanned: kernels that belong to no node of the step.
         exact: whether all sizes are known; if not, predictions are lower bounds.
         client: seconds that the client waited, including feeds and fetches; 0: not known.
+        batches: tensors and their shapes: data sets' batches in the step with fewer rows than full ones; the prediction is for these.
         measured: whether the prediction uses measurements (a profile, `costs`) or described speeds, instead of those of a typical machine.
     """
 
@@ -65,6 +67,7 @@ class Comparison:
     exact: bool = True
     client: float = 0.0
     measured: bool = True
+    batches: tuple[tuple[str, Dims], ...] = ()
 
     def __str__(self) -> str:
         typical = UNCALIBRATED * (not self.measured)
@@ -73,6 +76,9 @@ class Comparison:
         ]
         if self.client:
             lines[0] += f" to the end of the last kernel; the client waited {time_text(self.client)}"
+        if self.batches:
+            smaller = ", ".join(f"'{name}' {text(dims)}" for name, dims in self.batches)
+            lines.append(f"the step had less than a full batch, and is predicted for that: {smaller}")
         parts = (("device", self.devices), ("kernel", self.kernels), ("transfer", self.transfers))
         lines += [_table(what, rows, self.exact) for what, rows in parts if rows]
         if self.not_run:
@@ -89,6 +95,12 @@ def compare(plan: PlanData, measured: Any, costs: Profile | None = None) -> Comp
     found = getattr(traced, "timeline", traced)
     if not isinstance(found, Timeline):
         raise TypeError(f"trace must be that of a step (run_metadata.trace) or a Timeline, not {measured!r}")
+    ran = getattr(traced, "plan", plan)
+    differing = {name: dims for name, dims in ran.sizes.given.items() if plan.sizes.given.get(name) != dims}
+    batches = {
+        name: d for name, d in differing.items() if ran.graph.get_tensor_by_name(name).op.type == "IteratorGetNext"
+    }
+    plan = plan.resized({**plan.sizes.given, **batches})
     predicted = simulate(plan, costs=costs)
     of_node = {(s.name, predicted.devices[s.device]): s.finish - s.start for s in predicted.spans}
     kernels: dict[tuple[str, str], list[float]] = {}  # -> predicted, measured, count
@@ -125,6 +137,7 @@ def compare(plan: PlanData, measured: Any, costs: Profile | None = None) -> Comp
         predicted.exact,
         getattr(measured, "seconds", 0.0),
         costs is not None or is_measured(plan),
+        tuple(batches.items()),
     )
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ...graph.formats.atomic_files import path_of
+from ...placer.cost.shapes import partial_batches
 from ...placer.critical_path import Span, Transfer as Travel, critical_path
 from ...placer.partition.partitioned_graph import Channel
 from ...placer.plan import Plan
@@ -147,7 +148,7 @@ class Trace:
         seconds: the step's duration for its client.
         started: its start, in seconds since 1970.
         tasks: the tasks that took part. kernels, transfers, waits: all by start.
-        plan: the step's plan.
+        plan: the step's plan, for the sizes that the step had.
     """
 
     seconds: float
@@ -300,6 +301,13 @@ def traced(gathered: Gathered, plan: Plan) -> Trace:
         ]
         sends += [(s, seconds(s.at)) for s in notes.sends]
         arrivals |= {a.channel: seconds(a.at) for a in notes.arrivals}
+    made = {k.node: k.bytes for k in kernels}
+    plan = plan.resized(
+        {
+            **plan.sizes.given,
+            **partial_batches((n for p in plan.partitions.values() for n in p.nodes), made, plan.sizes),
+        }
+    )
     transfers = []
     for note, at in sends:
         number, iteration = _parts_of(note.channel)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from same_plan import assert_transfers_are_planned
 
 import dovetail as tf
 from dovetail.placer.critical_path import Span, Transfer as Travel, critical_path
@@ -131,6 +132,28 @@ def test_transfers_have_the_bytes_that_crossed(session: tf.Session) -> None:
         planned = {c.name: (c.bytes, c.is_exact) for c in trace.plan.channels}
         assert planned.pop(words.name) == (16, False)  # strings of any length
         assert planned == dict.fromkeys(moved, (20, True)) and "≥ 16 B" in str(trace.plan)
+
+
+def test_a_last_batch_that_is_smaller_is_traced_and_predicted_as_it_was(session: tf.Session) -> None:
+    x, y = (
+        t
+        for t in tf.data.Dataset.from_tensor_slices((np.ones((10, 8)), np.ones(10)))
+        .batch(4)
+        .make_one_shot_iterator()
+        .get_next()
+    )
+    with tf.device("/cpu:1"):
+        total = tf.add(x, y[:, None], name="total")
+    for rows in (4, 4, 2):
+        _, trace = traced(session, total)
+        assert_transfers_are_planned(trace)
+        assert session.last_plan is not None
+        full, found = session.last_plan, session.last_plan.compare(trace)
+        assert trace.plan.sizes.of(x).dims == (rows, 8) and trace.plan.sizes.of(y).dims == (rows,)
+        assert full.sizes.of(x).dims == (4, 8)
+        assert f"less than a full batch, and is predicted for that: '{x.name}' (2, 8)" in str(found) or rows == 4
+        assert len(found.batches) == (rows < 4) * 2
+        assert found.step.predicted == trace.plan.simulate().makespan
 
 
 def test_waiting_for_another_step_is_told(session: tf.Session) -> None:
