@@ -123,24 +123,19 @@ def begin(arrays, binding, table):
 
     arrays: the address of a tuple. Returns -1, or the number of the first array with other sizes or strides. The caller holds the GIL.
     """
-    count, patches = binding[0], binding[1]
-    at, fields = 2 + count, binding[binding.size - t.FIELDS :]
+    count, at, fields = binding[0], 1 + binding[0], binding[binding.size - t.FIELDS :]
     for i in range(count):
-        rank = max(0, binding[at])
-        fields[t.SIZES + 2 * rank] = -1  # remains where there are no more axes
-        if c.fields_of(arrays, i, fields) != 0:
+        length = binding[at]
+        fields[t.ELEMENTS + length - 1] = t.END  # remains where there are no more axes
+        if c.fields_of(arrays, i, fields) != 0 or fields[t.ADDRESS] % min(fields[t.ADDRESS - 1], t.WORD) != 0:
             return i
-        if binding[at] >= 0:
-            if fields[t.SIZES + 2 * rank] != -1 or fields[t.ADDRESS] % min(fields[t.ADDRESS - 1], t.WORD) != 0:
+        for k in range(length):
+            if binding[at + 1 + k] != t.ANY and fields[t.ELEMENTS + k] != binding[at + 1 + k]:
                 return i
-            for axis in range(rank):
-                size, stride = binding[at + 1 + axis], binding[at + 1 + rank + axis]
-                if fields[t.SIZES + axis] != size or size != 1 and fields[t.SIZES + rank + axis] != stride:
-                    return i
-        at += 1 + 2 * rank
-        binding[2 + i] = fields[t.ADDRESS]
-    for k in range(at, at + 3 * patches, 3):
-        table[binding[k]] = binding[2 + binding[k + 1]] + binding[k + 2]
+        at += 1 + length
+        binding[1 + i] = fields[t.ADDRESS]
+    for k in range(at, binding.size - t.FIELDS, 3):
+        table[binding[k]] = binding[1 + binding[k + 1]] + binding[k + 2]
     return -1
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from mmap import mmap
 from operator import attrgetter
@@ -27,7 +27,6 @@ import numpy as np
 from ....graph.core.dtypes import Array
 from ....graph.resources.buffer_pool import LARGE
 from ...ir.schedule import CpuProductSchedule
-from ...memory.plan import Piece, places
 from ..emit.instantiate import text_of
 from ..jit import compiled
 from . import table as launches
@@ -53,7 +52,7 @@ class Memory:
     Attributes:
         array: its placeholder. begin: the placeholder's address. kind: whether it is an input, a constant, or made by a launch.
         number: its number among the inputs.
-        first, last: its live range, in launches. leaves: whether it is live after the plan. is_sent: whether another task uses it.
+        first, last: its live range, in launches.
     """
 
     begin: int
@@ -62,8 +61,6 @@ class Memory:
     number: int = -1
     first: int = -1
     last: int = -1
-    leaves: bool = False
-    is_sent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +82,7 @@ class Planner:
         memories: of all tensors.
         words: of all records, with `Address`es in them.
         threads: the most that share a launch.
+        launches: how many there are.
     """
 
     is_dry: bool = False
@@ -93,7 +91,7 @@ class Planner:
     memories: list[Memory] = field(default_factory=list)
     words: list[Any] = field(default_factory=list)
     threads: int = 1
-    _launches: int = 0
+    launches: int = 0
     _by_address: list[Memory] = field(default_factory=list)
 
     # --- tensors ---------------------------------------------------------------------------------------------------
@@ -196,10 +194,10 @@ class Planner:
         words = [*launches.words(arguments, self._at), 0, length]
         for word in words:
             if type(word) is Address:
-                word.memory.last = self._launches
+                word.memory.last = self.launches
                 if word.memory.first < 0:
-                    word.memory.first = self._launches
-        self._launches += 1
+                    word.memory.first = self.launches
+        self.launches += 1
         self.threads = max(self.threads, min(threads, parts))
         if not self.is_dry:
             self.words += launches.record(function, words, min(threads, parts), parts)
@@ -218,24 +216,6 @@ class Planner:
             x, out = _bytes(x), _bytes(out)
         sizes, jumps, out_jumps = joined_axes(x, out)
         self.share(self.compiled(copy_source(x.itemsize)), (x, out, sizes, jumps, out_jumps), sizes[0])
-
-    # --- the end ---------------------------------------------------------------------------------------------------
-
-    def laid_out(
-        self, outputs: Sequence[Any], sent: Collection[int], largest: int | None
-    ) -> tuple[list[Memory], list[Memory], tuple[int, ...], int]:
-        """(memories of the outputs, memories in the arena, their offsets in it, the size of the arena). Arguments as for a `NativePlan`."""
-        for i, memory in enumerate(map(self.memory_of, outputs)):
-            if memory is not None and memory.kind == "made":
-                memory.leaves = True
-                memory.is_sent |= i in sent
-        made = [m for m in self.memories if m.kind == "made" and m.first >= 0]
-        leaving = [m for m in made if m.leaves]
-        staying = [m for m in made if not m.leaves]
-        offsets, size = places([Piece(m.array.nbytes, m.first, m.last) for m in staying])
-        if largest is not None and size + sum(m.array.nbytes for m in leaving) > largest:
-            raise NotPlannableError("its tensors are large")
-        return leaving, staying, offsets, size
 
 
 def stand_in(dims: Sequence[int | None] | None, dtype: np.dtype[Any]) -> Array:

@@ -8,7 +8,6 @@ them), and the *arena*, one piece of memory for everything else. `planner` recor
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Collection, Sequence
 from operator import itemgetter
 from typing import Any, TypeAlias
@@ -16,8 +15,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ....graph.core.dtypes import Array
-from ....graph.resources.buffer_pool import LARGE, buffers
+from ....graph.resources.buffer_pool import buffers
 from ....graph.resources.shared_storage import is_shared, to_send
+from ...memory.plan import Piece, places
 from ..jit import compile_now, compile_soon
 from . import table as launches
 from .planner import KNOWN, Address, Memory, NotCompiledError, NotPlannableError, Planner, stand_in
@@ -25,11 +25,10 @@ from .worker_pool import run
 
 logger = logging.getLogger(__name__)
 
-MOST_PLANS = 64  # of a kernel or region, for as many sets of shapes; with more it starts over
-MOST_MET = 256  # sets of shapes that are counted; a program of ever new ones starts over
+MOST_PLANS = 128  # of a kernel or region, for as many sets of shapes, made or to be made; with more it starts over
 _REFUSED = -1
 
-Key: TypeAlias = tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
+Key: TypeAlias = tuple[Any, ...]
 Record: TypeAlias = Callable[[Planner, Sequence[Any]], Sequence[Any]]
 
 
@@ -42,17 +41,25 @@ class NativePlan:
 
     Attributes:
         arena_bytes: the memory in bytes that a run needs besides its outputs.
+
+    Raises:
+        NotPlannableError: it needs more than that.
     """
 
     def __init__(
         self, planner: Planner, outputs: Sequence[Any], sent: Collection[int] = (), largest: int | None = None
     ) -> None:
-        leaving, staying, offsets, self.arena_bytes = planner.laid_out(outputs, sent, largest)
+        homes = [planner.memory_of(x) for x in outputs]
         given = [m for m in planner.memories if m.kind == "given"]
+        made = [m for m in planner.memories if m.kind == "made" and m.first >= 0]
+        leaving, staying = [m for m in made if m in homes], [m for m in made if m not in homes]
+        offsets, self.arena_bytes = places([Piece(m.array.nbytes, m.first, m.last) for m in staying])
+        if largest is not None and self.arena_bytes + sum(m.array.nbytes for m in leaving) > largest:
+            raise NotPlannableError("its tensors are large")
+        arena = stand_in([max(1, self.arena_bytes)], np.dtype(np.uint8))
         self._held = [m.array for m in planner.memories if m.kind == "fixed"]  # the table has their addresses
-        arrays = [*given, *leaving]
-        where = {id(m): (i, 0) for i, m in enumerate(arrays)}
-        where |= {id(m): (len(arrays), offset) for m, offset in zip(staying, offsets, strict=True)}
+        where = {id(m): (i, 0) for i, m in enumerate([*given, *leaving])}
+        where |= {id(m): (len(where), offset) for m, offset in zip(staying, offsets, strict=True)}
         self._table = np.zeros(len(planner.words), np.int64)
         patches = []
         for i, word in enumerate(planner.words):
@@ -62,45 +69,41 @@ class NativePlan:
             else:
                 self._table[i] = word
         self._types = [m.array.dtype for m in given]
-        self._binding = launches.binding([m.array for m in given], len(leaving) + 1, patches)
-        self._made = [(m.array.shape, m.array.dtype, m.array.nbytes >= LARGE, m.is_sent) for m in leaving]
-        self._arena = (max(1, self.arena_bytes),), np.dtype(np.uint8), self.arena_bytes >= LARGE, False
-        self._outputs = [_taker(x, planner.memory_of(x), where) for x in outputs]
+        self._binding = launches.binding([*(m.array for m in (*given, *leaving)), arena], patches)
+        sent_ones = [homes[i] for i in sent]
+        self._made = [(m.array.shape, m.array.dtype, m in sent_ones) for m in leaving]
+        self._made.append((arena.shape, arena.dtype, False))
+        self._outputs = [_taker(x, home, where) for x, home in zip(outputs, homes, strict=True)]
         self._looked_at = [(i, value.tobytes()) for i, value in planner.looked_at.items()]
         self._threads = planner.threads
-        self._begin = launches.loops()["begin"]
         self._tables: list[Array] = []  # copies that no thread runs now
-
-    def knows(self, inputs: Sequence[Any]) -> bool:
-        """Whether the values for which the plan is specialized are those of these inputs."""
-        return all(inputs[i].tobytes() == value for i, value in self._looked_at)
 
     def run(self, inputs: tuple[Any, ...]) -> list[Any] | None:
         """Run it and return its outputs. None: the arrays do not fit the plan, or a kernel failed; nothing has changed."""
         try:
-            if [x.dtype for x in inputs] != self._types or self._looked_at and not self.knows(inputs):
+            if [x.dtype for x in inputs] != self._types:
+                return None
+            if self._looked_at and any(inputs[i].tobytes() != value for i, value in self._looked_at):
                 return None
         except AttributeError:  # no array
             return None
         made = [_memory(*x) for x in self._made]
-        arrays = (*inputs, *made, _memory(*self._arena))
+        arrays = (*inputs, *made)
         try:
             table = self._tables.pop()
         except IndexError:
             table = self._table.copy()
-        done = self._begin(id(arrays), self._binding, table) < 0 and run(table, self._threads)
+        done = launches.loops()["begin"](id(arrays), self._binding, table) < 0 and run(table, self._threads)
         self._tables.append(table)
         if not done:
             return None
-        for x, (_, _, is_large, is_sent) in zip(made, self._made, strict=True):
-            if is_sent and is_large and is_shared(x):
+        for x, (_, _, is_sent) in zip(made, self._made, strict=True):
+            if is_sent and is_shared(x):
                 x.flags.writeable = False
         return [take(arrays) for take in self._outputs]
 
 
-def _memory(shape: tuple[int, ...], dtype: np.dtype[Any], is_large: bool, is_sent: bool) -> Array:
-    if not is_large:
-        return np.empty(shape, dtype)
+def _memory(shape: tuple[int, ...], dtype: np.dtype[Any], is_sent: bool) -> Array:
     shared = to_send(shape, dtype) if is_sent else None
     return buffers.empty(shape, dtype) if shared is None else shared
 
@@ -124,7 +127,7 @@ def _taker(x: Any, memory: Memory | None, where: dict[int, tuple[int, int]]) -> 
 
 
 class PlanCache:
-    """The plans of one kernel or region.
+    """The plans of one kernel or region, by the shapes of their inputs, and by the values that kernels look at.
 
     Args:
         record: records the calls into a planner, for these inputs, and gives the outputs.
@@ -144,15 +147,13 @@ class PlanCache:
         self.sent: Collection[int] = ()
         self._last: NativePlan | None = None  # used
         self._puts_in_order = False  # for `_last`: an input was not as plans take it
-        self._plans: dict[Key, list[NativePlan]] = {}
-        self._met: dict[Key, int] = {}  # how often; or `_REFUSED`
-        self._lock = threading.Lock()
+        self._looked_at: tuple[int, ...] = ()  # inputs whose values are part of the key
+        self._plans: dict[Key, NativePlan | int] = {}  # or how often there was none, or `_REFUSED`
 
     @property
     def arenas(self) -> tuple[int, ...]:
         """Bytes of the arenas of the plans that there are."""
-        with self._lock:
-            return tuple([p.arena_bytes for plans in self._plans.values() for p in plans])
+        return tuple([p.arena_bytes for p in list(self._plans.values()) if isinstance(p, NativePlan)])
 
     def run(self, inputs: tuple[Any, ...], at_once: bool) -> list[Any] | None:
         """Run by a plan, which is made if there is none.
@@ -180,35 +181,23 @@ class PlanCache:
 
     def _plan_for(self, arrays: tuple[Any, ...], at_once: bool) -> NativePlan | None:
         """The plan for arrays and their values, if there is one or if it is time to make one."""
-        key = tuple([(x.shape, x.dtype) for x in arrays])
-        for plan in self._plans.get(key, ()):
-            if plan.knows(arrays):
-                return plan
-        if not self._is_due(key):
-            return None
-        try:
-            made = self._plan(arrays, at_once)
-        except NotPlannableError as e:
-            logger.debug("%s runs without a plan: %s", self._what, e)
-            self._met[key] = _REFUSED
-            return None
-        if made is not None:
-            with self._lock:
-                if sum(map(len, self._plans.values())) >= MOST_PLANS:
-                    self._plans.clear()
-                self._plans.setdefault(key, []).append(made)
-        return made
+        found = self._plans.get(self._key(arrays), 0)
+        if isinstance(found, NativePlan) or found == _REFUSED:
+            return found if isinstance(found, NativePlan) else None
+        if len(self._plans) >= MOST_PLANS:
+            self._plans.clear()
+        made: NativePlan | int = found + 1
+        if found >= self._after:
+            try:
+                made = self._plan(arrays, at_once) or made
+            except NotPlannableError as e:
+                logger.debug("%s runs without a plan: %s", self._what, e)
+                made = _REFUSED
+        self._plans[self._key(arrays)] = made
+        return made if isinstance(made, NativePlan) else None
 
-    def _is_due(self, key: Key) -> bool:
-        """Whether a plan is to be made now; where that was in vain again and again, ever more seldom."""
-        met = self._met.get(key, 0)
-        if met == _REFUSED:
-            return False
-        if len(self._met) >= MOST_MET:
-            self._met.clear()
-        self._met[key] = met = met + 1
-        times = met / (self._after + 1)
-        return not self._after or times >= 1 and times.is_integer() and int(times).bit_count() == 1
+    def _key(self, arrays: tuple[Any, ...]) -> Key:
+        return (*[(x.shape, x.dtype) for x in arrays], *[arrays[i].tobytes() for i in self._looked_at])
 
     def _plan(self, arrays: tuple[Any, ...], at_once: bool) -> NativePlan | None:
         """A plan for arrays like these; None: something has to be compiled first."""
@@ -216,13 +205,15 @@ class PlanCache:
         try:
             planner.compiled(launches.loops_text())
             inputs = [planner.given(i, _placeholder(x)) for i, x in enumerate(arrays)]
-            return NativePlan(planner, self._record(planner, inputs), self.sent, self._largest)
+            made = NativePlan(planner, self._record(planner, inputs), self.sent, self._largest)
         except NotCompiledError as e:
             if at_once:
                 compile_now(e.args[0])
                 return self._plan(arrays, at_once)
             compile_soon(e.args[0], lambda function: None)
             return None
+        self._looked_at = tuple(sorted({*self._looked_at, *planner.looked_at}))
+        return made
 
 
 def _in_order(x: Any) -> Any:

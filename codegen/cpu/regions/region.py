@@ -28,7 +28,7 @@ from ..kernels.gemm import ProductKernel
 from ..kernels.node import RecordableKernel
 from ..kernels.optimizer import UpdateKernel
 from ..native.planner import KNOWN, NotPlannableError, Planner, stand_in
-from ..native.plans import PlanCache
+from ..native.plans import NativePlan, PlanCache
 
 ONE_BY_ONE = 2  # runs before a plan is made: the step is one that repeats
 # Bytes of an arena and of what leaves; where tensors are larger, what Python does between launches is no matter.
@@ -122,7 +122,7 @@ def arena_bytes(run: NativeRegion, sizes: Sequence[Sizes]) -> int | None:
     planner = Planner(is_dry=True)
     try:
         inputs = [planner.given(i, stand_in(*x)) for i, x in enumerate(sizes)]
-        return planner.laid_out(run.record_into(planner, inputs), (), MOST_MEMORY)[-1]
+        return NativePlan(planner, run.record_into(planner, inputs), (), MOST_MEMORY).arena_bytes
     except NotPlannableError:
         return None
 

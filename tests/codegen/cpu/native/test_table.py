@@ -24,11 +24,10 @@ def clear() -> Any:
 class Table:
     """A table that is being written, for some arrays."""
 
-    def __init__(self, *arrays: Array, loose: int = 0) -> None:
+    def __init__(self, *arrays: Array) -> None:
         self.arrays = arrays
         self.words: list[int] = []
         self.patches: list[tuple[int, int, int]] = []
-        self.loose = loose
 
     def add(self, record: list[int], addresses: dict[int, tuple[int, int]]) -> None:
         """`addresses`: argument -> (array, bytes behind its begin)."""
@@ -37,8 +36,7 @@ class Table:
         self.words += record
 
     def bound(self) -> Array:
-        count = len(self.arrays) - self.loose
-        return launches.binding(self.arrays[:count], self.loose, self.patches)
+        return launches.binding(self.arrays, self.patches)
 
     def run(self, *arrays: Array) -> bool | int:
         """Whether all records succeeded; or the number of an array that does not fit."""
@@ -100,6 +98,15 @@ def test_what_does_not_fit_is_named_before_anything_runs(other: Any) -> None:
     assert not out.any()
 
 
+def test_an_array_of_fewer_axes_does_not_fit_behind_one_that_did() -> None:
+    x, out = np.ones((2, 4), np.float32), np.zeros((4, 2), np.float32)
+    table = strided(x, out)
+    bound, words = table.bound(), np.array(table.words, np.int64)
+    begin = launches.loops()["begin"]
+    assert begin(id((x, out)), bound, words) == -1
+    assert begin(id((np.ones(2, np.float32), out)), bound, words) == 0  # its size and stride are what the sizes of `x` are
+
+
 def test_a_scalar_and_an_axis_of_one_element_with_any_stride_fit() -> None:
     wide = np.lib.stride_tricks.as_strided(np.arange(3, dtype=np.int64), (1, 3), (999, 8))
     for x in (np.array(7, np.int64), wide):
@@ -140,7 +147,7 @@ def test_numbers_below_zero_are_out_of_range(dtype: Any) -> None:
 
 def test_only_the_bytes_of_a_launch_are_written() -> None:
     x = np.arange(1, 101, dtype=np.uint8)
-    table = Table(x, loose=1)
+    table = Table(x)
     table.add(launches.record(clear(), [*launches.vector(10, 1), 0, 10]), {launches.ADDRESS: (0, 20)})
     assert table.run() is True
     assert x.tolist() == [*range(1, 21), *[0] * 10, *range(31, 101)]
