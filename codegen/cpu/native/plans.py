@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from ....graph.core.dtypes import Array
-from ....graph.resources.buffer_pool import buffers
+from ....graph.resources.buffer_pool import LARGE, buffers
 from ....graph.resources.shared_storage import is_shared, to_send
 from ...memory.plan import Piece, places
 from ..jit import compile_now, compile_soon
@@ -56,7 +57,7 @@ class NativePlan:
         offsets, self.arena_bytes = places([Piece(m.array.nbytes, m.first, m.last) for m in staying])
         if largest is not None and self.arena_bytes + sum(m.array.nbytes for m in leaving) > largest:
             raise NotPlannableError("its tensors are large")
-        arena = stand_in([max(1, self.arena_bytes)], np.dtype(np.uint8))
+        arena = [stand_in([self.arena_bytes], np.dtype(np.uint8))] if staying else []
         self._held = [m.array for m in planner.memories if m.kind == "fixed"]  # the table has their addresses
         where = {id(m): (i, 0) for i, m in enumerate([*given, *leaving])}
         where |= {id(m): (len(where), offset) for m, offset in zip(staying, offsets, strict=True)}
@@ -69,10 +70,12 @@ class NativePlan:
             else:
                 self._table[i] = word
         self._types = [m.array.dtype for m in given]
-        self._binding = launches.binding([*(m.array for m in (*given, *leaving)), arena], patches)
-        sent_ones = [homes[i] for i in sent]
-        self._made = [(m.array.shape, m.array.dtype, m in sent_ones) for m in leaving]
-        self._made.append((arena.shape, arena.dtype, False))
+        made_arrays = [*[m.array for m in leaving], *arena]
+        self._binding = launches.binding([*[m.array for m in given], *made_arrays], patches)
+        self._make = [_maker(x) for x in made_arrays]
+        self._sent = [i for i, m in enumerate(leaving) if any(m is homes[k] for k in sent)]
+        for i in self._sent:
+            self._make[i] = partial(_to_send, self._make[i], leaving[i].array)
         self._outputs = [_taker(x, home, where) for x, home in zip(outputs, homes, strict=True)]
         self._looked_at = [(i, value.tobytes()) for i, value in planner.looked_at.items()]
         self._threads = planner.threads
@@ -87,7 +90,7 @@ class NativePlan:
                 return None
         except AttributeError:  # no array
             return None
-        made = [_memory(*x) for x in self._made]
+        made = [make() for make in self._make]
         arrays = (*inputs, *made)
         try:
             table = self._tables.pop()
@@ -97,15 +100,21 @@ class NativePlan:
         self._tables.append(table)
         if not done:
             return None
-        for x, (_, _, is_sent) in zip(made, self._made, strict=True):
-            if is_sent and is_shared(x):
-                x.flags.writeable = False
+        for i in self._sent:
+            if is_shared(made[i]):
+                made[i].flags.writeable = False
         return [take(arrays) for take in self._outputs]
 
 
-def _memory(shape: tuple[int, ...], dtype: np.dtype[Any], is_sent: bool) -> Array:
-    shared = to_send(shape, dtype) if is_sent else None
-    return buffers.empty(shape, dtype) if shared is None else shared
+def _maker(like: Array) -> Callable[[], Array]:
+    """What gives memory for an array like this one."""
+    return partial(buffers.empty if like.nbytes >= LARGE else np.empty, like.shape, like.dtype)
+
+
+def _to_send(make: Callable[[], Array], like: Array) -> Array:
+    """Memory that other tasks can read, if there is any."""
+    shared = to_send(like.shape, like.dtype)
+    return make() if shared is None else shared
 
 
 def _taker(x: Any, memory: Memory | None, where: dict[int, tuple[int, int]]) -> Callable[[Sequence[Array]], Any]:
