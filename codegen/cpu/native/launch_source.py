@@ -117,26 +117,18 @@ def run(table, memory):
     return failed
 
 
-@njit(f"int64({_NUMBER}, {_WORDS}, {_WORDS})", error_model="numpy", no_cfunc_wrapper=True, cache=True)
-def begin(arrays, binding, table):
-    """Compare the arrays of a run with what `table.binding` expects, and write their addresses into the table.
+@njit(f"boolean({_NUMBER}, {_WORDS}, {_WORDS})", error_model="numpy", no_cfunc_wrapper=True, cache=True)
+def bind(arrays, patches, table):
+    """Write the addresses of the arrays of a run, a tuple at that address, into a table. False: one is no array. The caller holds the GIL.
 
-    arrays: the address of a tuple. Returns -1, or the number of the first array with other sizes or strides. The caller holds the GIL.
+    patches: for each address in the records its word of the table, the number of the array, and an offset in bytes.
     """
-    count, at, fields = binding[0], 1 + binding[0], binding[binding.size - t.FIELDS :]
-    for i in range(count):
-        length = binding[at]
-        fields[t.ELEMENTS + length - 1] = t.END  # remains where there are no more axes
-        if c.fields_of(arrays, i, fields) != 0 or fields[t.ADDRESS] % min(fields[t.ADDRESS - 1], t.WORD) != 0:
-            return i
-        for k in range(length):
-            if binding[at + 1 + k] != t.ANY and fields[t.ELEMENTS + k] != binding[at + 1 + k]:
-                return i
-        at += 1 + length
-        binding[1 + i] = fields[t.ADDRESS]
-    for k in range(at, binding.size - t.FIELDS, 3):
-        table[binding[k]] = binding[1 + binding[k + 1]] + binding[k + 2]
-    return -1
+    for i in range(0, patches.size, 3):
+        begin = c.address_of_array(arrays, patches[i + 1])
+        if begin == 0:
+            return False
+        table[patches[i]] = begin + patches[i + 2]
+    return True
 
 
 @njit(f"void(uint8[::1], {_NUMBER}, {_NUMBER})", error_model="numpy", nogil=True, no_cfunc_wrapper=True, cache=True)

@@ -1,6 +1,6 @@
 """Instructions that the compiled loops of the launch table need and Numba lacks: atomic counters, calls through addresses.
 
-Numba's calling convention on CPUs and its view of an array (`fields_of`) are relied on here and in `table`, nowhere else.
+Numba's calling convention on CPUs and its view of an array (`address_of_array`) are relied on here and in `table`, nowhere else.
 """
 
 from __future__ import annotations
@@ -80,13 +80,14 @@ def word_at(context, builder, args, address):
     return builder.load(_place(builder, args[0], _WORD))
 
 
-@instructions(lambda arrays, number, fields: types.int64(types.intp, types.intp, fields))
-def fields_of(context, builder, args, arrays, number, fields):
-    """Write into `fields` how Numba passes an array: the words of `table.vector`, with a size and then a stride for each axis.
+@instructions(lambda arrays, number: types.int64(types.intp, types.intp))
+def address_of_array(context, builder, args, arrays, number):
+    """Where the memory of an array begins, which is element `number` of the tuple at address `arrays`; 0: it is no array.
 
-    The array is element `number` of the tuple at address `arrays`. Returns another number than 0 if it is no array. The caller holds the
-    GIL.
+    The caller holds the GIL. Numba itself tells where it is: the fifth word of what it sees of an array, of up to 64 axes.
     """
     item = _call(builder, "PyTuple_GetItem", _BYTE.as_pointer(), [_place(builder, args[0], _BYTE), args[1]])
-    into = builder.bitcast(element(context, builder, fields, args[2], _WORD(0)), _BYTE.as_pointer())
-    return builder.sext(_call(builder, "numba_adapt_ndarray", _INT, [item, into]), _WORD)
+    words = cgutils.alloca_once(builder, _WORD, size=5 + 2 * 64)
+    failed = _call(builder, "numba_adapt_ndarray", _INT, [item, builder.bitcast(words, _BYTE.as_pointer())])
+    address = builder.load(builder.gep(words, [_WORD(4)]))
+    return builder.select(builder.icmp_signed("==", failed, _INT(0)), address, _WORD(0))

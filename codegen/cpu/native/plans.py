@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 MOST_PLANS = 128  # of a kernel or region, for as many sets of shapes, made or to be made; with more it starts over
 _REFUSED = -1
+IN_ORDER = 0x101  # NumPy's flags of an array that is contiguous, in C's order, and aligned
 
 Key: TypeAlias = tuple[Any, ...]
 Record: TypeAlias = Callable[[Planner, Sequence[Any]], Sequence[Any]]
@@ -66,13 +67,12 @@ class NativePlan:
         for i, word in enumerate(planner.words):
             if type(word) is Address:
                 number, offset = where[id(word.memory)]
-                patches.append((i, number, offset + word.offset))
+                patches += [i, number, offset + word.offset]
             else:
                 self._table[i] = word
-        self._types = [m.array.dtype for m in given]
-        made_arrays = [*[m.array for m in leaving], *arena]
-        self._binding = launches.binding([*[m.array for m in given], *made_arrays], patches)
-        self._make = [_maker(x) for x in made_arrays]
+        self._patches = np.array(patches, np.int64)
+        self._shapes = [(m.array.shape, m.array.dtype, IN_ORDER) for m in given]
+        self._make = [_maker(x) for x in (*[m.array for m in leaving], *arena)]
         self._sent = [i for i, m in enumerate(leaving) if any(m is homes[k] for k in sent)]
         for i in self._sent:
             self._make[i] = partial(_to_send, self._make[i], leaving[i].array)
@@ -84,7 +84,7 @@ class NativePlan:
     def run(self, inputs: tuple[Any, ...]) -> list[Any] | None:
         """Run it and return its outputs. None: the arrays do not fit the plan, or a kernel failed; nothing has changed."""
         try:
-            if [x.dtype for x in inputs] != self._types:
+            if [(x.shape, x.dtype, x.flags.num & IN_ORDER) for x in inputs] != self._shapes:
                 return None
             if self._looked_at and any(inputs[i].tobytes() != value for i, value in self._looked_at):
                 return None
@@ -96,7 +96,7 @@ class NativePlan:
             table = self._tables.pop()
         except IndexError:
             table = self._table.copy()
-        done = launches.loops()["begin"](id(arrays), self._binding, table) < 0 and run(table, self._threads)
+        done = launches.loops()["bind"](id(arrays), self._patches, table) and run(table, self._threads)
         self._tables.append(table)
         if not done:
             return None
@@ -226,8 +226,9 @@ class PlanCache:
 
 
 def _in_order(x: Any) -> Any:
-    """An array as plans take it: an array proper, and contiguous."""
-    return x if type(x) is np.ndarray and x.flags.c_contiguous else np.asarray(x, order="C")
+    """An array as plans take it: an array proper, contiguous and aligned."""
+    is_in_order = type(x) is np.ndarray and x.flags.num & IN_ORDER == IN_ORDER
+    return x if is_in_order else np.require(np.asarray(x), None, ["C", "A"])
 
 
 def _placeholder(x: Array) -> Array:

@@ -35,9 +35,6 @@ THREADS, PARTS, HEAD = 3, 4, 5  # words of a record: see above; HEAD: where its 
 WORD = 8  # bytes
 VECTOR = 7  # words of a vector's argument
 ADDRESS = 4  # which of them is its address
-ELEMENTS = 2  # of what Numba sees of an array: where its number of elements is, and then, as in a vector, up to the sizes and strides
-FIELDS = VECTOR + 2 * 64  # words of that, for as many axes as an array of NumPy may have
-ANY, END = -(1 << 62), -(1 << 61)  # in a binding: any word fits; there are no more axes
 
 # Looks of a caller, some 50 microseconds, after which it sleeps while helpers finish.
 WAITS = 1 << 15
@@ -86,7 +83,7 @@ def record(function: Any, arguments: Sequence[Any], threads: int = 1, parts: int
     return [HEAD + len(arguments), trampoline(len(arguments)), address_of(function), threads, parts, *arguments]
 
 
-_LOOPS = ("begin", "run", "serve", "clear")
+_LOOPS = ("bind", "run", "serve", "clear")
 
 
 @cache
@@ -100,21 +97,6 @@ def loops() -> dict[str, Callable[..., Any]]:
     """The compiled loops of `launch_source`, by name."""
     functions: Any = compile_now(loops_text())
     return dict(zip(_LOOPS, functions, strict=True))
-
-
-def binding(arrays: Sequence[Array], patches: Sequence[tuple[int, int, int]]) -> Array:
-    """How the arrays of a run are bound to a table, as words for the loop `begin`, which also have room for what it reads.
-
-    Args:
-        arrays: arrays with the sizes and strides of those of each run.
-        patches: (word of the table, number of the array, offset in bytes): the addresses in the records.
-    """
-    expected = []
-    for x in arrays:
-        strides = [stride if size != 1 else ANY for size, stride in zip(x.shape, x.strides, strict=True)]
-        expected += [4 + 2 * x.ndim, x.size, x.itemsize, ANY, *x.shape, *strides, END]
-    places = [word for patch in patches for word in patch]
-    return np.array([len(arrays), *[0] * len(arrays), *expected, *places, *[0] * FIELDS], np.int64)
 
 
 # --- trampolines -----------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ....graph.core.dtypes import resource
-from ....graph.core.graph import Node
 from ....graph.core.settings import setting
 from ....graph.core.shape import element_count
 from ...fusion.fuse import fuse
@@ -84,7 +83,7 @@ class _Window:
     updates: list[Call] = field(default_factory=list)
     made: set[int] = field(default_factory=set)  # slots that kernels write
     updated: set[int] = field(default_factory=set)  # slots that updates write
-    alone: dict[Call, FusedKernel | None] = field(default_factory=dict)  # kernels of calls of single nodes
+    alone: dict[Call, Call] = field(default_factory=dict)  # calls of single nodes, and what they are in a region
     known: set[int] = field(default_factory=set)  # slots whose values follow from shapes alone
 
     def takes(self, step: Instruction) -> bool:
@@ -108,11 +107,10 @@ class _Window:
 
     def can_record(self, call: Call) -> bool:
         """Whether a plan can have this call. Outputs that follow from shapes are added to `known`."""
-        has_kernel = _is_launching(call) or self.gets_kernel(call)
-        if call.op in SHAPE_OPS or call.op in OF_KNOWN and (not has_kernel or _copies(call)) and self.are_known(call):
+        if call.op in SHAPE_OPS or call.op in OF_KNOWN and self.are_known(call):
             self.known.update(call.outputs)
             return True
-        return has_kernel or call.op in VIEWS
+        return _is_launching(call) or call.op in VIEWS or self.gets_kernel(call)
 
     def are_known(self, call: Call) -> bool:
         """Whether the values of all inputs of a call are known. A plain loop: it runs for each of 100,000 additions."""
@@ -123,11 +121,10 @@ class _Window:
 
     def gets_kernel(self, call: Call) -> bool:
         """Whether a call of a single node has a kernel inside a region."""
-        if not self.lone or not isinstance(call.work, Work) or call.work.family != REFERENCE:
-            return False
-        if call not in self.alone:  # it takes some 50 µs to find out
-            self.alone[call] = alone(call.work.nodes[0])
-        return self.alone[call] is not None
+        found = alone(call) if self.lone else None
+        if found is not None:
+            self.alone[call] = found
+        return found is not None
 
     def can_be_first(self, call: Call) -> bool:
         """Whether a call may run before those of the window."""
@@ -148,24 +145,14 @@ class _Window:
                 _let_go(order)
             kernels = self.joined(self.kernels, launching, "kernels")
             self.out += [*self.before, *kernels, *large, *self.joined(small, len(small), "updates")]
-        return _Window(self.constants, self.lone, self.out, alone=self.alone)
+        return _Window(self.constants, self.lone, self.out)
 
     def joined(self, calls: Sequence[Call], launching: int, what: str) -> Sequence[Call]:
         """Replace several calls by one region, if there are enough launches."""
         if launching < FEWEST:
             return list(calls)
-        run = region_of([self.in_region(c) for c in calls], self.constants, launching)
+        run = region_of([self.alone.get(c, c) for c in calls], self.constants, launching)
         return [run.as_call(run, f"Region of {launching} {what}")]
-
-    def in_region(self, call: Call) -> Call:
-        """The call as it is in a region."""
-        group = self.alone.get(call)
-        if group is None:
-            return call
-        assert isinstance(call.work, Work)
-        taken = call.work.nodes[0].inputs
-        inputs = tuple([call.inputs[taken.index(t)] for t in (*group.inputs, *group.shapes)])
-        return replace(call, work=Work(group, LOOPS), inputs=inputs)
 
 
 # --- what calls are ----------------------------------------------------------------------------------------------------
@@ -174,10 +161,6 @@ class _Window:
 def _is_launching(call: Call) -> bool:
     """Whether a call launches a kernel that plans can have, as far as can be known without shapes."""
     return isinstance(call.work, Work) and is_native(call.work)
-
-
-def _copies(call: Call) -> bool:
-    return isinstance(call.work, Work) and call.work.family == "copies"
 
 
 def variables_of(call: Call) -> list[int]:
@@ -196,15 +179,22 @@ def _update_bytes(call: Call) -> int | None:
     return found[1] * (element_count(array.dims) or 1) * array.dtype.size
 
 
-def alone(node: Node) -> FusedKernel | None:
-    """The kernel of one node that computes floating-point numbers, element by element or summed along axes; None: it has none."""
+def alone(call: Call) -> Call | None:
+    """A call of one node without a kernel as it is in a region, where floating-point numbers that are computed element by element, or
+    summed along axes, have one. None: it has none there, either."""
+    if not isinstance(call.work, Work) or call.work.family != REFERENCE:
+        return None
+    (node,) = call.work.nodes
     if node.opdef.is_stateful or len(node.outputs) != 1 or not has_rule(node):
         return None
     (output,), data = node.outputs, (*node.outputs, *node.inputs)
     if not output.dtype.is_floating or any(t.dtype.is_ref for t in data) or all(t.dims == () for t in data):
         return None
     kernels = fuse(PartitionGraph("", (node,), (), ((output.name, output),)), small=True, lone=True).kernels
-    return kernels[0] if kernels else None
+    if not kernels:
+        return None
+    inputs = tuple([call.inputs[node.inputs.index(t)] for t in (*kernels[0].inputs, *kernels[0].shapes)])
+    return replace(call, work=Work(kernels[0], LOOPS), inputs=inputs)
 
 
 def _let_go(order: Sequence[Call]) -> None:

@@ -23,7 +23,6 @@ from ...ir.program import Call, Region
 from ...lower.region import one_or_all
 from ...memory.plan import Arena
 from ..jit import TieredKernel
-from ..kernels.copy import JoinKernel
 from ..kernels.gemm import ProductKernel
 from ..kernels.node import RecordableKernel
 from ..kernels.optimizer import UpdateKernel
@@ -146,7 +145,7 @@ OF_KNOWN = frozenset(
     ("AddV2", "BroadcastArgs", "BroadcastGradientArgs", "Cast", "ConcatV2", "ExpandDims", "FloorDiv", "FloorMod", "GatherV2", "Identity",
      "Maximum", "Minimum", "Mul", "Neg", "Pack", "Prod", "Range", "RealDiv", "Reshape", "Slice", "Squeeze", "StridedSlice", "Sub", "Sum")
 )  # fmt: skip
-"""Ops whose references compute them while the plan is made, if all inputs are known then and no kernel but a copy computes them."""
+"""Ops whose references compute them while the plan is made, if all inputs are known then."""
 
 VIEWS = {
     "BroadcastTo": 0, "ExpandDims": 0, "Identity": 0, "PreventGradient": 0, "Reshape": 0, "Slice": 0, "Split": 1, "SplitV": 0,
@@ -161,33 +160,25 @@ def record(planner: Planner, call: Call, inputs: Sequence[Any]) -> Sequence[Any]
     Raises:
         NotPlannableError: not possible with these inputs.
     """
-    kernel = call.kernel if isinstance(call.kernel, RecordableKernel) else None
-    may_be_known = call.op in OF_KNOWN and isinstance(kernel, JoinKernel | None)
-    if call.op in SHAPE_OPS or may_be_known and all(map(planner.is_known, inputs)):
-        return _known(call, inputs)
-    if kernel is not None:
-        return kernel.record_into(planner, inputs)
+    if call.op in SHAPE_OPS or call.op in OF_KNOWN and all(map(planner.is_known, inputs)):
+        values = _outputs(call, inputs)
+        if all(x.nbytes <= KNOWN for x in values):
+            return values
+    if isinstance(call.kernel, RecordableKernel):
+        return call.kernel.record_into(planner, inputs)
+    if call.op not in VIEWS:
+        raise NotPlannableError("a value that follows from shapes is large")
     which = VIEWS[call.op]
     values = [x if i == which else planner.known(x) for i, x in enumerate(inputs)]
-    if planner.is_known(values[which]):
-        return _known(call, values)
     for _ in range(2):
         shown = _outputs(call, values)
-        if all(planner.memory_of(x) is not None for x in shown):
+        if planner.is_known(values[which]) or all(planner.memory_of(x) is not None for x in shown):
             return shown
         values[which] = planner.ordered(values[which])  # these strides allow no view: copy to contiguous memory first
     raise NotPlannableError(f"{call.op} copies")
 
 
-def _outputs(call: Call, arrays: Sequence[Any]) -> Sequence[Any]:
+def _outputs(call: Call, arrays: Sequence[Any]) -> list[Any]:
     """The outputs of the reference."""
     result = call.kernel(*arrays)
-    return (result,) if len(call.outputs) == 1 else result
-
-
-def _known(call: Call, arrays: Sequence[Any]) -> Sequence[Any]:
-    """The same where they follow from shapes, and are kept with the plan."""
-    values = _outputs(call, arrays)
-    if any(x.nbytes > KNOWN for x in values):
-        raise NotPlannableError("a value that follows from shapes is large")
-    return values
+    return [result] if len(call.outputs) == 1 else list(result)
