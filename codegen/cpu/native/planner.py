@@ -183,24 +183,27 @@ class Planner:
     # --- launches --------------------------------------------------------------------------------------------------
 
     def _at(self, x: Array) -> Address | int:
+        """Where a tensor is that the next launch uses."""
         memory = self.memory_of(x)
         if memory is None:
             raise NotPlannableError("an array that NumPy has copied" if x.size else "a tensor without elements")
+        memory.last = self.launches
+        if memory.first < 0:
+            memory.first = self.launches
         begin = launches.begin_of(x)
         return begin if memory.kind == "fixed" else Address(memory, begin - memory.begin)
 
     def share(self, function: Any, arguments: Sequence[Any], length: int, parts: int = 1, threads: int = 1) -> None:
         """Have a compiled `function(*arguments, lo, hi)` called for all parts of `0..length`, on up to `threads` threads."""
-        words = [*launches.words(arguments, self._at), 0, length]
-        for word in words:
-            if type(word) is Address:
-                word.memory.last = self.launches
-                if word.memory.first < 0:
-                    word.memory.first = self.launches
+        threads = min(threads, parts)
+        if self.is_dry:
+            for x in arguments:
+                if isinstance(x, np.ndarray):
+                    self._at(x)
+        else:
+            self.words += launches.record(function, arguments, self._at, length, threads, parts)
+        self.threads = max(self.threads, threads)
         self.launches += 1
-        self.threads = max(self.threads, min(threads, parts))
-        if not self.is_dry:
-            self.words += launches.record(function, words, min(threads, parts), parts)
 
     def clear(self, x: Array) -> None:
         """Fill a contiguous tensor with zeros."""

@@ -6,21 +6,22 @@ which takes microseconds, longer than a small kernel. Here the arguments are wor
 
     [words of the record, trampoline, function, threads, parts, arguments ..., 0, length]
 
-A *trampoline* loads the arguments from the record and calls the function with them and with a range, its last two arguments; there is
-one for each number of arguments. A record for more than one thread is shared with the helpers of a `worker_pool`: its `length` is divided
-into parts, and each thread takes the next one when it is free. Alone, a thread has all of it.
+An argument is an integer, or the address of a vector. A *trampoline* loads the arguments from the record, and calls the function as Numba
+does, with them and with a range, its last two arguments; there is one for each list of kinds of arguments. A record for more than one
+thread is shared with the helpers of a `worker_pool`: its `length` is divided into parts, and each thread takes the next one when it is
+free. Alone, a thread has all of it.
 
 No other module but `machine` knows how Numba passes arguments (its CPU calling convention, checked by
 `tests/codegen/cpu/native/test_table.py`):
 
     function(result*, error**, arguments ...) -> status, 0: success
-    a vector:   0, 0, elements, bytes of an element, address, elements, bytes of an element
+    a vector:   null, null, elements, bytes of an element, address, elements, bytes of an element; kernels use the address alone
     a tuple:    its elements        an integer: itself
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -33,8 +34,6 @@ from ..work_parts import LINE
 
 THREADS, PARTS, HEAD = 3, 4, 5  # words of a record: see above; HEAD: where its arguments begin
 WORD = 8  # bytes
-VECTOR = 7  # words of a vector's argument
-ADDRESS = 4  # which of them is its address
 
 # Looks of a caller, some 50 microseconds, after which it sleeps while helpers finish.
 WAITS = 1 << 15
@@ -57,30 +56,24 @@ def begin_of(array: Array) -> int:
     return address
 
 
-def vector(elements: int, itemsize: int, address: Any = 0) -> tuple[Any, ...]:
-    """The words of a contiguous vector as an argument."""
-    return (0, 0, elements, itemsize, address, elements, itemsize)
-
-
-def words(arguments: Iterable[Any], address: Callable[[Array], Any]) -> list[Any]:
-    """The words of a kernel's arguments: arrays, as vectors at the addresses that are given; integers; and tuples of these."""
-    out: list[Any] = []
-    for x in arguments:
-        if isinstance(x, np.ndarray):
-            out += vector(x.size, x.itemsize, address(x))
-        else:
-            out += x if isinstance(x, tuple) else [x]
-    return out
-
-
-def record(function: Any, arguments: Sequence[Any], threads: int = 1, parts: int = 1) -> list[Any]:
+def record(
+    function: Any,
+    arguments: Sequence[Any],
+    address: Callable[[Array], Any],
+    length: int,
+    threads: int = 1,
+    parts: int = 1,
+) -> list[Any]:
     """The words of a record.
 
     Args:
-        function: a compiled kernel. arguments: the words of its arguments, 0 and the length.
-        threads: how many may share it. parts: into how many ranges they divide the length.
+        function: a compiled kernel. arguments: vectors, integers and tuples of integers. address: gives the word for a vector.
+        length: of the range. threads: how many may share it. parts: into how many ranges they divide it.
     """
-    return [HEAD + len(arguments), trampoline(len(arguments)), address_of(function), threads, parts, *arguments]
+    flat = [y for x in arguments for y in (x if isinstance(x, tuple) else (x,))]
+    kinds = "".join("v" if isinstance(x, np.ndarray) else "i" for x in flat)
+    words = [address(x) if isinstance(x, np.ndarray) else x for x in flat]
+    return [HEAD + len(words) + 2, trampoline(kinds), address_of(function), threads, parts, *words, 0, length]
 
 
 _LOOPS = ("bind", "run", "serve", "clear")
@@ -105,13 +98,14 @@ _engines: list[Any] = []  # what they have compiled lives as long as they do
 
 
 @cache
-def trampoline(arguments: int) -> int:
-    """The address of the trampoline for that many words of arguments."""
+def trampoline(kinds: str) -> int:
+    """The address of the trampoline for arguments of these kinds: v, a vector; i, an integer."""
     import llvmlite.binding as llvm  # loads LLVM
 
-    loaded = range(arguments - 2)
-    loads = [f"%p{i} = getelementptr i64, ptr %words, i64 {i}\n%a{i} = load i64, ptr %p{i}" for i in loaded]
-    passed = ", ".join(["ptr %result", "ptr %error", *[f"i64 %a{i}" for i in loaded], "i64 %low", "i64 %high"])
+    loads = [f"%p{i} = getelementptr i64, ptr %words, i64 {i}\n%a{i} = load i64, ptr %p{i}" for i in range(len(kinds))]
+    as_numba_does = {"i": "i64 %a{0}", "v": "ptr null, ptr null, i64 0, i64 0, i64 %a{0}, i64 0, i64 0"}
+    arguments = [as_numba_does[kind].format(i) for i, kind in enumerate(kinds)]
+    passed = ", ".join(["ptr %result", "ptr %error", *arguments, "i64 %low", "i64 %high"])
     lines = [
         "define i32 @trampoline(ptr %function, ptr %words, i64 %low, i64 %high) {",
         "%result = alloca i64\n%error = alloca ptr\nstore ptr null, ptr %error",

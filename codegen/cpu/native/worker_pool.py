@@ -72,6 +72,6 @@ def share(function: Callable[..., Any], arguments: Sequence[Any], length: int, p
         function(*arguments, 0, length)
         return
     assert all(x.flags.c_contiguous for x in arguments if isinstance(x, np.ndarray))
-    words = [*launches.words(arguments, launches.begin_of), 0, length]
-    if not run(np.array(launches.record(function, words, threads, parts), np.int64), threads):
+    record = launches.record(function, arguments, launches.begin_of, length, threads, parts)
+    if not run(np.array(record, np.int64), threads):
         raise MemoryError("a kernel found no memory for its scratch arrays")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,13 @@ class Table:
         self.words: list[int] = []
         self.patches: list[int] = []
 
-    def add(self, record: list[int], addresses: dict[int, tuple[int, int]]) -> None:
-        """`addresses`: argument -> (array, bytes behind its begin)."""
-        at = len(self.words) + launches.HEAD
-        for i, place in addresses.items():
-            self.patches += [at + i, *place]
-        self.words += record
+    def add(self, function: Any, arguments: Sequence[Any], length: int) -> None:
+        """Call a function for these arguments, in which arrays are (number, bytes behind its begin)."""
+        for i, x in enumerate(arguments):
+            if isinstance(x, list):
+                self.patches += [len(self.words) + launches.HEAD + i, *x]
+        values = [np.empty(0) if isinstance(x, list) else x for x in arguments]
+        self.words += launches.record(function, values, lambda x: 0, length)
 
     def run(self, *arrays: Any) -> bool:
         """Whether all are arrays, and all records succeeded."""
@@ -47,14 +49,8 @@ def strided(x: Array, out: Array) -> Table:
     """out = x.T, by a kernel that takes two vectors, three tuples and two integers."""
     rows, columns = x.shape
     table = Table(x, out)
-    words = [*launches.vector(x.size, x.itemsize), *launches.vector(out.size, out.itemsize)]
-    words += [1, 1, 1, columns, rows, 0, 0, 0, 1, columns, 0, 0, 0, rows, 1, 0, 1]
-    function = compile_now(copy_source(x.itemsize))
-    address = launches.ADDRESS
-    table.add(
-        launches.record(function, words),
-        {address: (0, 0), launches.VECTOR + address: (1, 0)},
-    )
+    sizes, jumps, out_jumps = (1, 1, 1, columns, rows), (0, 0, 0, 1, columns), (0, 0, 0, rows, 1)
+    table.add(compile_now(copy_source(x.itemsize)), ([0, 0], [1, 0], sizes, jumps, out_jumps), 1)
     return table
 
 
@@ -138,8 +134,8 @@ def test_a_record_that_fails_stops_the_table() -> None:
     check = compile_now(check_source(8))
     for limit, stops in ((10, False), (9, True)):
         table = Table(labels, out)
-        table.add(launches.record(check, [*launches.vector(3, 8), 0, limit, 0, 3]), {launches.ADDRESS: (0, 0)})
-        table.add(launches.record(clear(), [*launches.vector(16, 1), 0, 16]), {launches.ADDRESS: (1, 8)})
+        table.add(check, ([0, 0], 0, limit), 3)
+        table.add(clear(), ([1, 8],), 16)
         assert table.run() is not stops
         assert out.tolist() == ([5, 5, 5] if stops else [5, 0, 0])
         out[:] = 5
@@ -156,6 +152,6 @@ def test_numbers_below_zero_are_out_of_range(dtype: Any) -> None:
 def test_only_the_bytes_of_a_launch_are_written() -> None:
     x = np.arange(1, 101, dtype=np.uint8)
     table = Table(x)
-    table.add(launches.record(clear(), [*launches.vector(10, 1), 0, 10]), {launches.ADDRESS: (0, 20)})
+    table.add(clear(), ([0, 20],), 10)
     assert table.run() is True
     assert x.tolist() == [*range(1, 21), *[0] * 10, *range(31, 101)]

@@ -57,22 +57,19 @@ def _kernels() -> Any:
     return compile_now(_KERNELS)
 
 
+def _table(function: Any, arguments: Any, length: int, threads: int = 1, parts: int = 1) -> Any:
+    return np.array(launches.record(function, arguments, launches.begin_of, length, threads, parts), np.int64)
+
+
 def _parts(numbers: Any, parts: int, threads: int = 2, wrong: int = -1) -> Any:
     """A table that adds parts."""
-    words = [*launches.vector(numbers.size, 8, numbers.ctypes.data), wrong, 0, numbers.size]
-    return np.array(launches.record(_kernels()[0], words, threads, parts), np.int64)
+    return _table(_kernels()[0], (numbers, wrong), numbers.size, threads, parts)
 
 
 def _units(numbers: Any, counters: Any, units: int, threads: int = 2) -> Any:
     """A table that takes units."""
-    words = [
-        *launches.vector(numbers.size, 8, numbers.ctypes.data),
-        *launches.vector(counters.size, 8, counters.ctypes.data),
-        *[units, 0, threads],
-    ]
-    zeros = [*launches.vector(counters.nbytes, 1, counters.ctypes.data), 0, counters.nbytes]
-    clear = launches.record(launches.loops()["clear"], zeros)
-    return np.array([*clear, *launches.record(_kernels()[1], words, threads, threads)], np.int64)
+    clear = _table(launches.loops()["clear"], (counters,), counters.nbytes)
+    return np.concatenate([clear, _table(_kernels()[1], (numbers, counters, units), threads, threads, threads)])
 
 
 def test_each_part_is_done_once_in_many_launches_on_end() -> None:
@@ -143,9 +140,7 @@ def test_helpers_sleep_when_the_table_is_done_and_wake_for_the_next() -> None:
 def test_a_helper_takes_part() -> None:
     """It does what the caller waits for: one of two ranges ends only when the other one has begun."""
     numbers = np.zeros(2, np.int64)
-    words = [*launches.vector(2, 8, numbers.ctypes.data), 0, 2]
-    table = np.array(launches.record(_kernels()[2], words, 2, 2), np.int64)
-    assert run(table, 2)
+    assert run(_table(_kernels()[2], (numbers,), 2, 2, 2), 2)
     assert numbers.tolist() == [1, 1]
 
 
