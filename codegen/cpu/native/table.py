@@ -6,16 +6,16 @@ which takes microseconds, longer than a small kernel. Here the arguments are wor
 
     [words of the record, trampoline, function, threads, parts, arguments ..., 0, length]
 
-An argument is an integer, or the address of a vector. A *trampoline* loads the arguments from the record, and calls the function as Numba
-does, with them and with a range, its last two arguments; there is one for each list of kinds of arguments. A record for more than one
-thread is shared with the helpers of a `worker_pool`: its `length` is divided into parts, and each thread takes the next one when it is
-free. Alone, a thread has all of it.
+An argument is an integer, or the address and the number of elements of a vector. A *trampoline* loads the arguments from the record, and
+calls the function as Numba does, with them and with a range, its last two arguments; there is one for each list of kinds of arguments. A
+record for more than one thread is shared with the helpers of a `worker_pool`: its `length` is divided into parts, and each thread takes the
+next one when it is free. Alone, a thread has all of it.
 
 No other module but `machine` knows how Numba passes arguments (its CPU calling convention, checked by
 `tests/codegen/cpu/native/test_table.py`):
 
     function(result*, error**, arguments ...) -> status, 0: success
-    a vector:   null, null, elements, bytes of an element, address, elements, bytes of an element; kernels use the address alone
+    a vector:   null, null, elements, bytes of an element, address, elements, bytes of an element
     a tuple:    its elements        an integer: itself
 """
 
@@ -71,8 +71,8 @@ def record(
         length: of the range. threads: how many may share it. parts: into how many ranges they divide it.
     """
     flat = [y for x in arguments for y in (x if isinstance(x, tuple) else (x,))]
-    kinds = "".join("v" if isinstance(x, np.ndarray) else "i" for x in flat)
-    words = [address(x) if isinstance(x, np.ndarray) else x for x in flat]
+    kinds = tuple([x.itemsize if isinstance(x, np.ndarray) else 0 for x in flat])
+    words = [word for x in flat for word in ((address(x), x.size) if isinstance(x, np.ndarray) else (x,))]
     return [HEAD + len(words) + 2, trampoline(kinds), address_of(function), threads, parts, *words, 0, length]
 
 
@@ -98,13 +98,17 @@ _engines: list[Any] = []  # what they have compiled lives as long as they do
 
 
 @cache
-def trampoline(kinds: str) -> int:
-    """The address of the trampoline for arguments of these kinds: v, a vector; i, an integer."""
+def trampoline(kinds: tuple[int, ...]) -> int:
+    """The address of the trampoline for arguments of these kinds: the bytes of an element of a vector; 0: an integer."""
     import llvmlite.binding as llvm  # loads LLVM
 
-    loads = [f"%p{i} = getelementptr i64, ptr %words, i64 {i}\n%a{i} = load i64, ptr %p{i}" for i in range(len(kinds))]
-    as_numba_does = {"i": "i64 %a{0}", "v": "ptr null, ptr null, i64 0, i64 0, i64 %a{0}, i64 0, i64 0"}
-    arguments = [as_numba_does[kind].format(i) for i, kind in enumerate(kinds)]
+    loaded = range(sum(2 if size else 1 for size in kinds))
+    loads = [f"%p{i} = getelementptr i64, ptr %words, i64 {i}\n%a{i} = load i64, ptr %p{i}" for i in loaded]
+    arguments, at = [], 0
+    for size in kinds:
+        of_vector = f"ptr null, ptr null, i64 %a{at + 1}, i64 {size}, i64 %a{at}, i64 %a{at + 1}, i64 {size}"
+        arguments.append(of_vector if size else f"i64 %a{at}")
+        at += 2 if size else 1
     passed = ", ".join(["ptr %result", "ptr %error", *arguments, "i64 %low", "i64 %high"])
     lines = [
         "define i32 @trampoline(ptr %function, ptr %words, i64 %low, i64 %high) {",

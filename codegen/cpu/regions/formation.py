@@ -151,7 +151,8 @@ class _Window:
         """Replace several calls by one region, if there are enough launches."""
         if launching < FEWEST:
             return list(calls)
-        run = region_of([self.alone.get(c, c) for c in calls], self.constants, launching)
+        taken = [replace(self.alone[c], frees=c.frees) if c in self.alone else c for c in calls]
+        run = region_of(taken, self.constants, launching)
         return [run.as_call(run, f"Region of {launching} {what}")]
 
 

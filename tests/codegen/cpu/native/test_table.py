@@ -33,10 +33,11 @@ class Table:
 
     def add(self, function: Any, arguments: Sequence[Any], length: int) -> None:
         """Call a function for these arguments, in which arrays are (number, bytes behind its begin)."""
-        for i, x in enumerate(arguments):
-            if isinstance(x, list):
-                self.patches += [len(self.words) + launches.HEAD + i, *x]
-        values = [np.empty(0) if isinstance(x, list) else x for x in arguments]
+        at = len(self.words) + launches.HEAD
+        for x in arguments:
+            self.patches += [at, *x] if isinstance(x, list) else []
+            at += len(x) if isinstance(x, (list, tuple)) else 1  # a list: the two words of a vector
+        values = [self.arrays[x[0]].reshape(-1) if isinstance(x, list) else x for x in arguments]
         self.words += launches.record(function, values, lambda x: 0, length)
 
     def run(self, *arrays: Any) -> bool:
