@@ -228,7 +228,7 @@ class PlanCache:
 def _in_order(x: Any) -> Any:
     """An array as plans take it: an array proper, contiguous and aligned."""
     is_in_order = type(x) is np.ndarray and x.flags.num & IN_ORDER == IN_ORDER
-    return x if is_in_order else np.require(np.asarray(x), None, ["C", "A"])
+    return x if is_in_order else np.array(x, order="C")
 
 
 def _placeholder(x: Array) -> Array:
