@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.core.constant_value import static_value
+from ...graph.core.constant_value import is_folded, static_value
 from ...graph.core.dtypes import resource
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import OpDef, Trait, opdef
@@ -365,9 +365,7 @@ def _key_of(node: Node) -> tuple[Any, ...] | None:
 
 
 _METADATA = frozenset(("Shape", "Size", "Rank"))  # known where the shape is
-_MOST_FOLDED = 1 << 16  # bytes of a folded constant, unless its inputs have as many: a large Fill stays a Fill
 _MOST_FOLDED_IN_ALL = 1 << 24  # bytes per partition
-_MOST_FLOPS = 1e7  # of a node that is folded: some ten milliseconds
 
 
 @dataclass(slots=True)
@@ -401,13 +399,9 @@ class Folding:
             if maker is None or maker.opdef.name != "Const":
                 return None
             given.append(maker.attrs["value"])
-        count = element_count(output.dims)
-        if not given or count is None or output.dtype.np.hasobject:
-            return None
-        size = count * output.dtype.size
-        if size > max(_MOST_FOLDED, sum(v.nbytes for v in given)) or self.bytes + size > _MOST_FOLDED_IN_ALL:
-            return None
-        if node.opdef.cost_of(node).flops > _MOST_FLOPS:
+        size = (element_count(output.dims) or 0) * output.dtype.size
+        taken, flops = sum(v.nbytes for v in given), node.opdef.cost_of(node).flops
+        if self.bytes + size > _MOST_FOLDED_IN_ALL or not is_folded(node, taken, flops):
             return None
         try:
             with np.errstate(all="ignore"):

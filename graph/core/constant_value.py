@@ -23,10 +23,13 @@ from .dtypes import Array, DType
 from .frames import CONTROL_FLOW_OPS
 from .graph import Node, Tensor
 from .opdef import Trait
-from .shape import Dims, is_static, of_rank
+from .shape import Dims, element_count, is_static, of_rank
 
 _MAX_NODES = 64  # nodes evaluated per query; shape arithmetic is rarely longer than ten nodes
 _MAX_ELEMENTS = 1024  # elements of an evaluated value; constants may be larger
+
+# Of a folded constant: bytes, unless its inputs have as many, as a large Fill stays a Fill; and operations, some ten milliseconds.
+_MOST_FOLDED, _MOST_FLOPS = 1 << 16, 1e7
 
 _UNKNOWABLE = Trait.STATEFUL | Trait.STATE_HANDLE | Trait.BLOCKING | Trait.HOST_ONLY
 
@@ -140,6 +143,20 @@ class _Evaluation:
             return _apply(node, tensor.value_index, partials)
         except Exception:
             return None  # the op fails for this value, and the step will report the error
+
+
+def is_folded(node: Node, taken: int, flops: float) -> bool:
+    """Whether compilers compute a node whose inputs are constants before the step runs: its result is small, and takes little time.
+
+    Args:
+        taken: bytes of the constants. flops: operations of the node.
+    """
+    if len(node.outputs) != 1 or not node.inputs or node.opdef.traits & _UNKNOWABLE:
+        return False
+    (output,) = node.outputs
+    count = element_count(output.dims)
+    small = count is not None and count * output.dtype.size <= max(_MOST_FOLDED, taken)
+    return small and flops <= _MOST_FLOPS and not output.dtype.np.hasobject
 
 
 def _may_be_small(tensor: Tensor) -> bool:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from ...graph.core.constant_value import is_folded
 from ...graph.core.graph import Node
-from ...graph.core.opdef import Cost, Trait, has_known_bytes
+from ...graph.core.opdef import Cost, Trait, has_known_bytes, nbytes
 from ..partition.partitioned_graph import Channel, Partition
 
 
@@ -111,10 +112,18 @@ def traffic(channels: Iterable[Channel], repeated: Collection[int] = ()) -> list
 
 
 def work(nodes: Iterable[Node], cost_of: Callable[[Node], Cost]) -> Cost:
-    """Arithmetic operations and bytes moved through memory by one execution of all nodes."""
+    """Arithmetic operations and bytes moved through memory by one execution of all nodes, inputs first.
+
+    Constants do not run, nor does what compilers compute of them beforehand.
+    """
     flops = moved = 0.0
+    constants: dict[Node, int] = {}  # -> bytes
     for node in nodes:
         cost = cost_of(node)
+        taken = [constants.get(t.op, -1) for t in node.inputs]
+        if node.type == "Const" or (min(taken, default=-1) >= 0 and is_folded(node, sum(taken), cost.flops)):
+            constants[node] = sum(map(nbytes, node.outputs))
+            continue
         flops += cost.flops
         moved += cost.bytes
     return Cost(flops, moved)

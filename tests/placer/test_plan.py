@@ -127,7 +127,7 @@ def test_the_table(graph):
     assert lines[1] == "largest transfers: layer/w/read:0 (48 B), layer/b/read:0 (16 B)"
     assert lines[2].startswith("8 nodes on 3 devices of 3 tasks; 2 channels, 2 of them between tasks (64 B per step)")
     assert "/job:ps/task:0/CPU:0 2 1 48 B 0" in lines
-    assert "/job:worker/task:0/GPU:1 4 0 0 B ≥ 22" in lines
+    assert "/job:worker/task:0/GPU:1 4 0 0 B ≥ 20" in lines
     assert "/job:ps/task:0/CPU:0 -> /job:worker/task:0/GPU:1 1 0 48 B" in lines
     assert "layer/w/read 1 /job:ps/task:0/CPU:0" in lines
     assert max(map(len, text.splitlines())) <= WIDTH

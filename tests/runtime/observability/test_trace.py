@@ -156,6 +156,19 @@ def test_a_last_batch_that_is_smaller_is_traced_and_predicted_as_it_was(session:
         assert found.step.predicted == trace.plan.simulate().makespan
 
 
+def test_operations_are_those_of_kernels_that_ran() -> None:
+    """Constants, and what is computed of them when the step is compiled, cost no step anything."""
+    scale = tf.multiply(tf.constant(np.ones(64, np.float32)), 3.0, name="scale")
+    x = tf.random_uniform([64], name="x")
+    with tf.Session() as session:
+        _, trace = traced(session, tf.multiply(x, tf.exp(scale, name="folded"), name="y"))
+    run = {n for k in trace.kernels for n in (k.node, *k.nodes)}
+    assert "y" in run and not {"scale", "folded"} & run
+    (part,) = trace.plan.partitions.values()
+    arithmetic = [n for n in part.nodes if n.name in run]
+    assert trace.plan.cost[part.device].flops == sum(trace.plan.sizes.cost(n).flops for n in arithmetic) > 64
+
+
 def test_waiting_for_another_step_is_told(session: tf.Session) -> None:
     import threading
 
