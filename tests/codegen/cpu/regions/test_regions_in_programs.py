@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from reference_interpreter import execution_order
-from region_calls import BEFORE, Array, call, fused, kernel_of, kernels, nodes_of, region_of_calls, same
+from region_calls import BEFORE, Array, call, fused, identity, kernel_of, kernels, nodes_of, region_of_calls, same
 
 import dovetail as dt
 from dovetail.codegen.backend import bind
@@ -54,6 +54,20 @@ def test_a_send_that_nothing_is_waited_for_with_is_not_put_off() -> None:
              call(joint, "Fused", [3, 1], [4]), call(joint, "Fused", [4, 1], [5])]  # fmt: skip
     out = form_native_regions(Program("/cpu:0", tuple(steps), (None,) * 6, (), ())).instructions
     assert [getattr(i, "op", "send") for i in out] == ["Region of 2 kernels", "send", "Region of 2 kernels"]
+
+
+def test_a_single_node_in_a_region_frees_what_a_read_behind_it_freed() -> None:
+    """The read moves before the region, whose calls are then the last ones that take the slot."""
+    joint = kernels()["Joint"][0]
+    with dt.Graph().as_default():
+        node = dt.nn.bias_add(dt.placeholder(dt.float32, [None, 6]), dt.placeholder(dt.float32, [6])).op
+    alone = call(identity, "BiasAdd", [0, 5], [3])
+    alone.work = Work(node, REFERENCE)
+    read = call(identity, "Read", [0], [4])
+    read.frees = (0,)
+    steps = (call(joint, "Fused", [1, 1], [2]), alone, call(joint, "Fused", [3, 2], [6]), read)
+    out = form_native_regions(Program("/cpu:0", steps, (None,) * 7, (), ()), lone=True).instructions
+    assert [(i.op, i.frees) for i in out if isinstance(i, Call)] == [("Read", ()), ("Region of 2 kernels", (0,))]
 
 
 def test_an_error_in_the_middle_names_the_node_and_its_line() -> None:
