@@ -46,8 +46,8 @@ def checked(run: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]
             last is None
             or not last[1]
             or steps.is_closed
-            or last[0][0] != wanted.tensors
-            or last[0][1] != wanted.targets
+            or last[0].signature[0] != wanted.tensors
+            or last[0].signature[1] != wanted.targets
         ):
             return values  # another thread has run a step meanwhile, or all was fed
         plan = steps.last_plan
