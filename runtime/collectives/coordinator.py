@@ -18,6 +18,7 @@ The coordinator has no sockets and no clock: messages and time are events, and `
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -31,7 +32,7 @@ from ...graph.resources.collective_context import CollectiveCall, CollectiveCont
 from ..rpc.failure_detection import FailureDetector
 from . import algorithms
 from .algorithms import Array, MessageAlgorithm, flatten, unflatten
-from .device_link import LinkAgreement, LinkRefused, instances_without_link, refusal_text
+from .device_link import LinkAgreement, LinkRefused, refusal_text
 from .executors import WAKE, MessageExecutor, SharedMemoryExecutor
 from .membership import (
     COUNTED,
@@ -173,6 +174,8 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
         self._in_memory = SharedMemoryExecutor(memory, self, self._messenger, self.memberships, self._by_message)
         self._detector = FailureDetector(patience_s)
         self._lives = lives
+        # Session -> (members, instance) of the collectives whose members have agreed that they have no link.
+        self._without_link: weakref.WeakKeyDictionary[Any, set[Any]] = weakref.WeakKeyDictionary()
         self._warned = 0.0
 
     # --- kernels ---------------------------------------------------------------------------------------------------
@@ -184,7 +187,7 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
     def run_on_link(
         self, call: CollectiveCall, link: DeviceLink | None = None, make_job: Callable[[], Any] | None = None
     ) -> Any:
-        without = instances_without_link(call.session)
+        without = self._without_link.setdefault(call.session, set())
         key = call.members, call.instance
 
         def run_on_host() -> Any:
@@ -230,15 +233,18 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
         with self.lock:
             membership = self.memberships.of_session(call.session, name, task_of)
         what, key = described(call.kind, call.instance, len(members)), (call.instance, call.run, rank)
-        by_message = shared is None or not membership.is_spread
-        if not by_message:
-            queue = membership.queues.get(call.instance) or membership.queues.setdefault(call.instance, BufferQueue())
-            by_message = queue.is_agreed and queue.buffer is None
-        if shared is None or by_message:
+
+        def ask_by_message() -> Any:
             return self.ask(MessageRequest(what, membership, key, brought, finish, make_algorithm()))
+
+        if shared is None or not membership.is_spread:
+            return ask_by_message()
+        queue = membership.queues.get(call.instance) or membership.queues.setdefault(call.instance, BufferQueue())
+        if queue.is_agreed and queue.buffer is None:
+            return ask_by_message()
         go_on = self._in_memory.go_on
         return self._in_memory.start(
-            SharedMemoryRequest(what, membership, key, brought, finish, shared, make_algorithm, queue, go_on)
+            SharedMemoryRequest(what, membership, key, brought, finish, shared, ask_by_message, queue, go_on)
         )
 
     # --- request rules, under the lock -----------------------------------------------------------------------------
@@ -283,7 +289,7 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
             self.memberships.fail(request.membership, ended_early_error(self.task, request))
 
     def _waiting(self) -> Iterable[CollectiveRequest]:
-        return self.memberships.requests()
+        return [r for group in self.memberships.groups.values() for m in group.memberships for r in m.requests]
 
     # --- messages of other tasks -----------------------------------------------------------------------------------
 
@@ -298,7 +304,7 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
         group = self.memberships.group(fields["group"])
         if event == "join" or (event != "end" and token not in group.known.get(task, ())):  # else its `join` was lost
             self.memberships.joined(group, task, token)
-        membership = group.of_peer(task, token)
+        membership = next((m for m in group.memberships if m.peers.get(task) == token), None)
         if event == "count":
             self._on_count(membership, fields["group"], task, token, fields["known"], fields["deaf"])
         elif membership is not None and membership.error is None:
@@ -311,7 +317,13 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
         event, task = fields["event"], fields["task"]
         membership.counters[task].received += event in COUNTED
         if event == "counted":
-            self._on_counted(membership, task, fields["sent"])
+            if membership.requests and membership.counters[task].lacks(fields["sent"]):
+                what = membership.requests[0].what
+                text = (
+                    f"{what}: something that {task} has sent never came: the connection between it and {self.task} broke meanwhile. All "
+                    "workers go on from the last checkpoint, in new sessions."
+                )
+                self.memberships.fail(membership, UnavailableError.of(text))
         elif event == WAKE:
             self._in_memory.woken(membership, fields["instance"])
         elif event == "end":
@@ -324,10 +336,10 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
                 self.memberships.check_left(membership)
         elif event == "part":
             keys = ("instance", "run", "sender", "to", "tag", "what")
-            instance, run, sender, to, tag, what = (fields[key] for key in keys)
+            instance, run, sender, to, tag, signed = (fields[key] for key in keys)
             task_of, is_sound = membership.task_of, len(tensors) == 1 and min(sender, to) >= 0
             if is_sound and max(sender, to) < len(task_of) and (task_of[sender], task_of[to]) == (task, self.task):
-                self._by_message.arrive(membership, (instance, run, to), sender, tag, what, tensors[0])
+                self._by_message.arrive(membership, (instance, run, to), sender, tag, signed, tensors[0])
 
     # --- heartbeats and lost messages ------------------------------------------------------------------------------
 
@@ -359,15 +371,6 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
                         "workers go on from the last checkpoint, in new sessions, when it is open."
                     )
                     self.memberships.fail(m, UnavailableError.of(text))
-
-    def _on_counted(self, membership: Membership, task: str, sent: int) -> None:
-        if membership.requests and membership.counters[task].lacks(sent):
-            what = membership.requests[0].what
-            text = (
-                f"{what}: something that {task} has sent never came: the connection between it and {self.task} broke meanwhile. All "
-                "workers go on from the last checkpoint, in new sessions."
-            )
-            self.memberships.fail(membership, UnavailableError.of(text))
 
     # --- ticks -----------------------------------------------------------------------------------------------------
 

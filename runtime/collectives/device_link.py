@@ -16,7 +16,6 @@ If one member cannot use its link, all members get its rank and the reason, and 
 from __future__ import annotations
 
 import enum
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,14 +40,6 @@ class LinkRefused:
 
     why: RefusalReason
     rank: int
-
-
-_without_link: weakref.WeakKeyDictionary[Any, set[Any]] = weakref.WeakKeyDictionary()
-
-
-def instances_without_link(session: Any) -> set[Any]:
-    """(members, instance) of a session's collectives whose members have agreed that they have no link."""
-    return _without_link.setdefault(session, set())
 
 
 NO_LINK = LinkIdentity(0, (0, 0))

@@ -158,10 +158,7 @@ class SharedMemoryExecutor:
         membership, queue, algorithm = request.membership, request.queue, request.algorithm
         buffer = queue.buffer
         if buffer is None:
-            by_message = MessageRequest(
-                request.what, membership, request.key, request.signature, request.finish, request.make_algorithm()
-            )
-            return self._coordinator.ask(by_message)
+            return request.ask_by_message()
         try:
             if request.has_begun:
                 buffer.set_notify(False)

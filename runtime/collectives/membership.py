@@ -18,7 +18,7 @@ import hashlib
 import secrets
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -104,20 +104,20 @@ class SharedMemoryRequest(CollectiveRequest):
     """One member's wait for the shared buffer, and for the other members in it.
 
     Attributes:
-        make_algorithm: makes the message algorithm for the case without a buffer.
+        ask_by_message: takes part by messages instead, for the case without a buffer.
         go_on: makes the kernel's result, or a request for the next wait.
     """
 
-    __slots__ = ("go_on", "make_algorithm", "queue")
+    __slots__ = ("ask_by_message", "go_on", "queue")
     algorithm: SharedMemoryAllReduce
 
     def __init__(
         self, what: str, membership: Membership, key: Key, signature: str, finish: Callable[[Any], Any],
-        algorithm: SharedMemoryAllReduce, make_algorithm: Callable[[], MessageAlgorithm], queue: BufferQueue,
+        algorithm: SharedMemoryAllReduce, ask_by_message: Callable[[], Any], queue: BufferQueue,
         go_on: Callable[[SharedMemoryRequest], Any],
     ) -> None:  # fmt: skip
         super().__init__(what, membership, key, signature, finish, algorithm)
-        self.make_algorithm, self.queue, self.go_on = make_algorithm, queue, go_on
+        self.ask_by_message, self.queue, self.go_on = ask_by_message, queue, go_on
 
     def again(self) -> SharedMemoryRequest:
         """The request for another wait, once its result was taken."""
@@ -194,10 +194,6 @@ class Group:
         self.unused: dict[str, int] = {}
         self.known: dict[str, deque[int]] = {}
         self.memberships: weakref.WeakSet[Membership] = weakref.WeakSet()
-
-    def of_peer(self, task: str, token: int) -> Membership | None:
-        """The membership that is bound to this token of another task."""
-        return next((m for m in self.memberships if m.peers.get(task) == token), None)
 
 
 MAX_GROUPS = 1_000
@@ -277,11 +273,6 @@ class MembershipService:
     def active(self) -> list[Membership]:
         """The memberships that have not failed."""
         return [m for g in self.groups.values() for m in g.memberships if m.error is None]
-
-    def requests(self) -> Iterator[CollectiveRequest]:
-        for group in self.groups.values():
-            for membership in group.memberships:
-                yield from membership.requests
 
     # --- this task's sessions --------------------------------------------------------------------------------------
 

@@ -128,10 +128,6 @@ class SharedBuffer:
         self._wake = wake
         self._others = [r for r in range(size) if r != rank]
 
-    def area(self, number: int, size: int, dtype: np.dtype[Any]) -> Array:
-        """A flat array in a result area."""
-        return np.ndarray(size, dtype, self.areas[number])
-
     def staging(self, slot: int, rank: int, dtype: np.dtype[Any], start: int, count: int) -> Array:
         """Part of a member's staging area: `count` elements from element `start`."""
         layout = self.layout

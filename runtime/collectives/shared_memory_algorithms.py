@@ -170,7 +170,8 @@ class SharedMemoryAllReduce:
             return
         self._common = free > 0 and self._value.nbytes <= buffer.layout.area_bytes
         if self._common:
-            self._out = buffer.area((free & -free).bit_length() - 1, self._value.size, self._value.dtype)
+            area = buffer.areas[(free & -free).bit_length() - 1]
+            self._out = np.ndarray(self._value.size, self._value.dtype, area)
         else:
             self._out = buffers.empty((self._value.size,), self._value.dtype)
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ...codegen.ir import partition as ir
 from ...graph.core.device import DeviceName
@@ -143,10 +143,15 @@ def lower_partitions(
                     steps.append(ir.RecvTensor(number, tensor, what.source, other))
                 elif kind == "read":
                     assert tensor is not None
-                    read = _read(tensor, what, published) if published else None
+                    reader = bare_reader(tensor)
+                    assert reader is not None
+                    op, place = reader.type if reader.inputs else "Read", place_read(reader, what.source)
+                    read = _posted(reader, op, place, published) if published else None
                     steps.append(ir.RecvTensor(number, tensor, what.source, None, read))
                 else:
-                    token = _token(what, value, predicated) if tensor is None else None
+                    token: Node | int | None = None  # what tells whether the empty message of a control edge is dead
+                    if isinstance(value, Node) and value in predicated:
+                        token = value if what.relays is None else what.relays
                     steps.append(ir.SendTensor(number, tensor, what.destination, token, other))
         partitions.append(
             ir.PartitionGraph(
@@ -157,12 +162,6 @@ def lower_partitions(
             )
         )
     return partitions
-
-
-def _read(value: Tensor, channel: Channel, published: Published) -> ir.Posted:
-    reader = bare_reader(value)
-    assert reader is not None
-    return _posted(reader, reader.type if reader.inputs else "Read", place_read(reader, channel.source), published)
 
 
 def _posted(node: Node, op: str, place: Place, published: Published) -> ir.Posted:
@@ -176,13 +175,6 @@ def _mark(kind: str, part: LoopPart) -> ir.PartitionStep:
     if kind == "test":
         return ir.LeaveUnless(part.condition.outputs[0])
     return ir.EndLoop(tuple(m.inputs[1] for m in part.merges))
-
-
-def _token(channel: Channel, value: Tensor | Node, predicated: Mapping[Node, Any]) -> Node | int | None:
-    """The predicated node or channel that determines whether a control edge's empty message is dead; None: it is never dead."""
-    if isinstance(value, Tensor) or value not in predicated:
-        return None
-    return value if channel.relays is None else channel.relays
 
 
 def kernels_of(plan: Plan, device: str, config: ConfigProto | None = None) -> DeviceKernels:

@@ -191,12 +191,18 @@ class Trace:
         """The trace in TensorFlow 1's shape."""
         # Includes a device whose nodes were all folded into constants.
         devices: dict[str, DeviceStepStats] = {str(name): DeviceStepStats(str(name)) for name in self.plan.partitions}
+
+        def add(device: str, node: str, start: float, finish: float, label: str, thread: int, size: int) -> None:
+            at, lasts = round((self.started + start) * 1e9), round((finish - start) * 1e9)
+            micros, taken = at // 1000, -(-lasts // 1000)
+            stats = NodeExecStats(node, micros, 0, taken, taken, label, micros, thread, size, at, lasts)
+            devices.setdefault(device, DeviceStepStats(device)).node_stats.append(stats)
+
         for k in self.kernels:
             inputs = ""
             if k.node in self.plan.graph:
                 inputs = ", ".join(t.op.name for t in self.plan.graph.get_operation_by_name(k.node).inputs)
-            stats = self._stats(k.node, k.start, k.finish, f"{k.node} = {k.op}({inputs})", k.thread, k.bytes)
-            devices.setdefault(k.device, DeviceStepStats(k.device)).node_stats.append(stats)
+            add(k.device, k.node, k.start, k.finish, f"{k.node} = {k.op}({inputs})", k.thread, k.bytes)
         occupied: dict[str, list[float]] = {}  # device -> until when each of its rows of received values is
         for t in self.transfers:
             label = f"[{size_text(t.bytes).replace(' ', '')}] {t.name}{t.iteration} from {t.source} to {t.destination}"
@@ -204,15 +210,8 @@ class Trace:
             ends = occupied.setdefault(t.destination, [])
             row = next((i for i, end in enumerate(ends) if end <= t.start), len(ends))
             ends[row : row + 1] = [t.finish]
-            stats = self._stats("RecvTensor", t.start, t.finish, label, RECEIVED + row, t.bytes)
-            devices.setdefault(t.destination, DeviceStepStats(t.destination)).node_stats.append(stats)
+            add(t.destination, "RecvTensor", t.start, t.finish, label, RECEIVED + row, t.bytes)
         return StepStats([devices[name] for name in sorted(devices)])
-
-    def _stats(self, node: str, start: float, finish: float, label: str, thread: int, size: int) -> NodeExecStats:
-        at, lasts = round((self.started + start) * 1e9), round((finish - start) * 1e9)
-        return NodeExecStats(
-            node, at // 1000, 0, -(-lasts // 1000), -(-lasts // 1000), label, at // 1000, thread, size, at, lasts
-        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trace in Chrome's format, for Perfetto (ui.perfetto.dev) or chrome://tracing. OSError: the file cannot be written."""

@@ -133,14 +133,12 @@ class ExportTable:
         """Forget the returned loans."""
         segment = self._segment
         segment.settle()
-        if any(loan not in segment.loans for loan in self._lent):
-            self._lent = {loan: tensor for loan, tensor in self._lent.items() if loan in segment.loans}
-        for key, exports in list(self._closing.items()):
-            left = [e for e in exports if any(self._is_open(e, borrower) for borrower in e.readers)]
-            if left:
-                self._closing[key] = left
-            else:
-                del self._closing[key]
+        self._lent = {loan: tensor for loan, tensor in self._lent.items() if loan in segment.loans}
+        open_elsewhere = {
+            key: [e for e in exports if any(self._is_open(e, borrower) for borrower in e.readers)]
+            for key, exports in self._closing.items()
+        }
+        self._closing = {key: exports for key, exports in open_elsewhere.items() if exports}
 
 
 def _open(export: _Export) -> int:

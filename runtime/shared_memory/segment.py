@@ -104,13 +104,10 @@ class Segment:
     def mark(self, block: int, holder: int) -> int:
         """Lend a block to a process. Returns the loan's word; -1 if all words are taken."""
         self.settle()
-        if len(self.loans) >= MOST_LOANS:
-            return -1
-        loan = 0
-        while loan in self.loans:
-            loan += 1
-        self.loans[loan] = block, holder
-        self.words[FIRST + loan] = holder & 0xFFFFFFFF or 1
+        loan = next((i for i in range(MOST_LOANS) if i not in self.loans), -1)
+        if loan >= 0:
+            self.loans[loan] = block, holder
+            self.words[FIRST + loan] = holder & 0xFFFFFFFF or 1
         return loan
 
     def take_back(self, loan: int) -> None:

@@ -72,10 +72,5 @@ def location_of(address: str) -> str:
 
 def set_location(address: str, location: str) -> bool:
     """Have new connections to `address` made to `location`; whether that is a change."""
-    if location_of(address) == location:
-        return False
-    if location == address:
-        del _locations[address]
-    else:
-        _locations[address] = location
-    return True
+    before, _locations[address] = location_of(address), location
+    return before != location

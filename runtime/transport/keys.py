@@ -258,9 +258,7 @@ def parts_of(folder: Path) -> Iterator[Path]:
 
 def public_keys(folder: Path) -> Iterator[PublicKey]:
     """The public keys in a folder, by name. Raises as `read_public` does."""
-    if folder.is_dir():
-        for path in sorted(folder.glob("*.pub")):
-            yield read_public(path)
+    return map(read_public, sorted(folder.glob("*.pub")))
 
 
 def read_public(path: Path) -> PublicKey:
