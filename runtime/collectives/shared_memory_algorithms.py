@@ -38,6 +38,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -177,14 +178,17 @@ class SharedMemoryAllReduce:
 
     def _check_labels(self, buffer: SharedBuffer) -> tuple[int, list[int]]:
         """Check that all members run the same collective. Returns the result areas that all have released, as bits, and their lengths."""
-        mine, lengths = (self._run, self._label), []
-        free = -1
+        free, lengths = -1, []
         for r in range(buffer.size):
             run, areas, length, label = buffer.read_label(r)
             lengths.append(length)
             free &= areas
-            if (run, label) != mine:
-                raise invalid(_mismatch(buffer.rank, mine, r, (run, label)))
+            if label != self._label:
+                said = [x.rstrip(b"\0").decode(errors="replace") for x in (self._label, label)]
+                raise invalid(mismatch_text(buffer.rank, said[0], r, said[1]))
+            if run != self._run:
+                text = f"member {buffer.rank} is at run {self._run}, but member {r} at run {run}"
+                raise invalid(f"{text}; all members must run the same program")
         return free, lengths
 
     def _bounds(self, number: int) -> list[int]:
@@ -217,8 +221,7 @@ class SharedMemoryAllReduce:
         if self._flat:
             parts = [buffer.staging(slot, r, dtype, 0, value.size) for r in range(buffer.size)]
             self.result = self._reduced_to(np.empty(value.size, dtype), parts)
-            self._taken += 1
-            self._finish(buffer)
+            self._round_taken(buffer)
             return
         bounds = self._bounds(number)
         begin, end = bounds[buffer.rank], bounds[buffer.rank + 1]
@@ -241,28 +244,21 @@ class SharedMemoryAllReduce:
         return out
 
     def _take_round(self, buffer: SharedBuffer) -> None:
-        number = self._taken
-        if self._common:
-            self._taken += 1
-            if self._taken == self._end:
-                self.result = self._out
-                self._finish(buffer)
-            return
-        bounds = self._bounds(number)
-        for r in range(buffer.size):
-            if r != buffer.rank and bounds[r] < bounds[r + 1]:
-                count = bounds[r + 1] - bounds[r]
-                theirs = buffer.staging(number % SLOTS, r, self._out.dtype, bounds[r] - bounds[0], count)
-                np.copyto(self._out[bounds[r] : bounds[r + 1]], theirs)
-        self._taken += 1
+        bounds = [] if self._common else self._bounds(self._taken)
+        for r, (begin, end) in enumerate(pairwise(bounds)):
+            if r != buffer.rank and begin < end:
+                slot = self._taken % SLOTS
+                theirs = buffer.staging(slot, r, self._out.dtype, begin - bounds[0], end - begin)
+                np.copyto(self._out[begin:end], theirs)
         self.result = self._out
         self._round_taken(buffer)
 
     def _round_taken(self, buffer: SharedBuffer) -> None:
         """Record that a round, perhaps the last, has been read."""
+        self._taken += 1
         if self._taken == self._end:
             self._finish(buffer)
-        else:
+        elif not self._common:
             buffer.advance(TAKEN, self._taken)
 
     def _finish(self, buffer: SharedBuffer) -> None:
@@ -271,13 +267,6 @@ class SharedMemoryAllReduce:
         buffer.words[buffer.rows[buffer.rank] + REDUCED] = self._reduced  # in case no member waited for it
         self.is_done = True
         buffer.advance(TAKEN, self._taken)
-
-
-def _mismatch(rank: int, mine: tuple[int, bytes], other: int, theirs: tuple[int, bytes]) -> str:
-    if mine[1] == theirs[1]:
-        return f"member {rank} is at run {mine[0]}, but member {other} at run {theirs[0]}; all members must run the same program"
-    said = [label.rstrip(b"\0").decode(errors="replace") for _, label in (mine, theirs)]
-    return mismatch_text(rank, said[0], other, said[1])
 
 
 class SharedMemoryGather(SharedMemoryAllReduce):
@@ -316,7 +305,6 @@ class SharedMemoryGather(SharedMemoryAllReduce):
                 staged = buffer.staging(self._reduced % SLOTS, r, self._value.dtype, 0, count)
                 np.copyto(self._out[start + begin : start + begin + count], own if r == buffer.rank else staged)
         self._reduced += 1
-        self._taken += 1
         self._round_taken(buffer)
 
     def _span(self, number: int, size: int) -> tuple[int, int]:

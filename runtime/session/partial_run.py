@@ -106,10 +106,9 @@ class PartialRun:
             tensors, targets = self._elements([name])
             targets = [n for n in targets if n not in self._done]
             found = needed(self._graph, tensors, targets, [*known, *missing])
-            lacking = [t for n in found for t in n.inputs if t in missing]
+            inputs = [t for n in found for t in n.inputs]
             waited_for = [c.outputs[0] for n in found for c in n.controls if c.type == "Placeholder"]
-            lacking += [t for t in waited_for if t in missing]
-            lacking += [t for t in tensors if t in missing]
+            lacking = [t for t in (*inputs, *waited_for, *tensors) if t in missing]
             if lacking:
                 raise invalid(
                     f"Fetch {name} can't be computed from the feeds that have been fed so far. It needs {lacking[0].name}",

@@ -284,18 +284,15 @@ class CudaIpc:
             one.make_current()
             one.release_held()
         for key, block in blocks:
-            if (block.flag[0] or not is_alive(block.owner)) and not block.uses:
-                self._close(key, block)
+            if block.flag[0] or not is_alive(block.owner):
+                with self._lock:
+                    if block.uses or self._opened.pop(key, None) is None:
+                        continue
+                try:
+                    closed(block.device, block.pointer)
+                except CudaError as e:
+                    logger.info("%s: memory of process %d could not be closed: %s", self.task, block.owner, e)
         self._borrower.let_go()
-
-    def _close(self, key: tuple[int, int, int, int], block: _ImportedBlock) -> None:
-        with self._lock:
-            if block.uses or self._opened.pop(key, None) is None:
-                return
-        try:
-            closed(block.device, block.pointer)
-        except CudaError as e:
-            logger.info("%s: memory of process %d could not be closed: %s", self.task, block.owner, e)
 
 
 _tables: dict[int, ExportTable] = {}  # process -> table: a forked child has its own

@@ -43,20 +43,16 @@ class ProcessHandle:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._fd = -1
         try:
             self._fd = os.pidfd_open(pid)
         except (OSError, OverflowError) as e:
             raise MappingError(f"process {pid}: {e}") from None
+        weakref.finalize(self, os.close, self._fd)
 
     def is_alive(self) -> bool:
         poll = select.poll()  # a poller per call: several threads may call this
         poll.register(self._fd, select.POLLIN)
         return not poll.poll(0)
-
-    def __del__(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
 
 
 class RemoteSharedVariable(SharedVariable):

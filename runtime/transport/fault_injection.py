@@ -38,8 +38,7 @@ class LinkFaults:
         """Whether a message arrives. `address`: its destination, if that is a server."""
         if self.cuts(address):
             return False
-        active = faults()
-        every = active.get("lose")
+        every = faults().get("lose")
         return every is None or next(self._carried) % int(every) != 0
 
     def cuts(self, address: str | None = None) -> bool:
@@ -79,12 +78,10 @@ class LinkFaults:
 
     def arrived(self, kind: str) -> None:
         """Count a received message of this kind. The process exits if it is the chosen one."""
-        active = faults()
         count = self._came[kind] = self._came.get(kind, 0) + 1
-        if active.get("kill") == f"{kind}:{count}":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if active.get("freeze") == f"{kind}:{count}":
-            os.kill(os.getpid(), signal.SIGSTOP)
+        for fault, number in (("kill", signal.SIGKILL), ("freeze", signal.SIGSTOP)):
+            if faults().get(fault) == f"{kind}:{count}":
+                os.kill(os.getpid(), number)
 
 
 def break_connections() -> None:

@@ -176,9 +176,9 @@ class ZmqLinks:
                 if peer.startswith(_DIALLED):
                     self._counters.ignored += 1
                     with contextlib.suppress(WireError):
-                        receive_frames(sock, zmq.NOBLOCK)
+                        receive_frames(sock)
                     return True
-            frames = receive_frames(sock, zmq.NOBLOCK)
+            frames = receive_frames(sock)
         except zmq.Again:
             return False
         except WireError as error:
@@ -301,12 +301,12 @@ def descriptor(sock: Socket) -> int:
     return fd
 
 
-def receive_frames(sock: Socket, flags: int) -> list[Frame]:
-    """Receive the frames of one message. Frames beyond `MAX_FRAMES` are read and dropped."""
-    part = sock.recv(flags, copy=False)
+def receive_frames(sock: Socket) -> list[Frame]:
+    """Receive the frames of one message; zmq.Again if there is none. Frames beyond `MAX_FRAMES` are read and dropped."""
+    part = sock.recv(zmq.NOBLOCK, copy=False)
     frames: list[Frame] = [part.buffer]
     while part.more:
-        part = sock.recv(flags, copy=False)
+        part = sock.recv(zmq.NOBLOCK, copy=False)
         if len(frames) <= MAX_FRAMES:
             frames.append(part.buffer)
     if len(frames) > MAX_FRAMES:

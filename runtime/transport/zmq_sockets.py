@@ -105,9 +105,8 @@ class ZapHandler:
     def admit(self, part: zmq.Frame) -> bytes | None:
         """The name of the peer that sent a message, from the message's first frame; None if the message must not be read."""
         peer = part.bytes
-        if self._access.owner(peer):
-            return peer
-        return peer if self._access.enter(peer, str(part.get("User-Id")), int(part.get(zmq.SRCFD))) else None
+        known = self._access.owner(peer)
+        return peer if known or self._access.enter(peer, str(part.get("User-Id")), int(part.get(zmq.SRCFD))) else None
 
     def _run(self) -> None:
         poller = zmq.Poller()
@@ -162,11 +161,10 @@ class ConnectionMonitor:
             while True:
                 event, _ = EVENT.unpack_from(self._monitor.recv_multipart(zmq.NOBLOCK)[0])
                 self._seen |= event
-                if event == zmq.EVENT_CONNECTED:
-                    continue
-                self._is_up = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
-                if not self._is_up:
-                    self._broken_at = time.monotonic()
+                if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    self._is_up = True
+                elif event == zmq.EVENT_DISCONNECTED:
+                    self._is_up, self._broken_at = False, time.monotonic()
         return self._is_up
 
     def has_ended(self) -> bool:
