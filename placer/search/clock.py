@@ -221,9 +221,9 @@ def _relay(
 
 @compiled
 def _send(
-    a: Arrays, device: Ints, v: int, now: float, contended: bool, c: Clocks, sent: Ints, arrives: Floats, travels: Floats
+    a: Arrays, device: Ints, rank: Ints, v: int, now: float, contended: bool, c: Clocks, sent: Ints, arrives: Floats, travels: Floats
 ) -> None:  # fmt: skip
-    """Send a value.
+    """Send a value. A node on the device of its source that lacks nothing else is ready at once, as its arrival would be of this moment.
 
     Args:
         sent, arrives: (D + P,), (D,) used here only. travels: (2, E) filled: when what goes to each end leaves and arrives; or (2, 0).
@@ -232,6 +232,11 @@ def _send(
     for e in range(a.value_start[v], a.value_start[v + 1]):
         y = a.value_target[e]
         d = device[y]
+        if d == s and c.waiting[y] == 1 and c.data_at[y] <= now:
+            c.data_at[y], c.waiting[y] = now, 0
+            push_ready(c.heap, c.base[s], c.ready[s], rank[y])
+            c.ready[s] += 1
+            continue
         if d == s:
             _arrive(a, y, now, c)
             continue
@@ -363,7 +368,7 @@ def advance(
                 last = max(last, now + (a.back_after[s, x] if len(a.back_after) else 0.0))
             for k in range(first, size[1]):
                 for v in range(a.first_value[ended[k]], a.first_value[ended[k] + 1]):
-                    _send(a, device, v, now, contended, c, sent, arrives, travels)
+                    _send(a, device, rank, v, now, contended, c, sent, arrives, travels)
         for k in range(count):
             d = touched[k]
             is_touched[d] = False
