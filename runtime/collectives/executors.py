@@ -166,13 +166,13 @@ class SharedMemoryExecutor:
                 request.has_begun = True
                 algorithm.start(buffer, request.key[1], label_of(request.signature))
             is_done = algorithm.drive(lambda: membership.error is not None)
-        except BaseException as e:  # also KeyboardInterrupt: the other members must not wait for this one
-            error = ended_early_error(self._service.task, request)
-            if isinstance(e, OpError):
-                error = type(e).of(f"{request.what}: {e.message}")
+        except OpError as e:
+            error = type(e).of(f"{request.what}: {e.message}")
             self._coordinator.perform(lambda: self._service.fail(membership, error))
-            if isinstance(e, OpError):
-                raise error from None
+            raise error from None
+        except BaseException:  # also KeyboardInterrupt: the other members must not wait for this one
+            ended = ended_early_error(self._service.task, request)
+            self._coordinator.perform(lambda: self._service.fail(membership, ended))
             raise
         if not is_done:
             return self._coordinator.ask(request.again())

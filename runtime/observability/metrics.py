@@ -223,7 +223,8 @@ class MetricsServer:
         registry = CollectorRegistry()
         registry.register(Figures())
         self._server, self._thread = start_http_server(int(port), host or "127.0.0.1", registry)
-        self._server.set_app(_with_health(make_wsgi_app(registry), health or {}))
+        self._metrics, self._health = make_wsgi_app(registry), health or {}
+        self._server.set_app(self._application)
         self.address = f"{host or '127.0.0.1'}:{self._server.server_address[1]}"
 
     def close(self) -> None:
@@ -231,18 +232,13 @@ class MetricsServer:
         self._server.server_close()
         self._thread.join()
 
-
-def _with_health(metrics: Callable[..., Any], health: Mapping[str, Callable[[], str]]) -> Callable[..., Any]:
-    """An application (WSGI) that answers the paths of `health`, and leaves the others to `metrics`."""
-
-    def application(environment: dict[str, Any], start_response: Callable[..., Any]) -> Any:
-        check = health.get(environment["PATH_INFO"])
+    def _application(self, environment: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        """Answer (WSGI) the paths of the health, and leave the others to the metrics."""
+        check = self._health.get(environment["PATH_INFO"])
         if check is None:
-            return metrics(environment, start_response)
+            return self._metrics(environment, start_response)
         wrong = check()
         text = f"{wrong or 'ok'}\n".encode()
         headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(text)))]
         start_response("503 Service Unavailable" if wrong else "200 OK", headers)
         return [text]
-
-    return application

@@ -184,7 +184,7 @@ class Pool:
             made = new_segment(block_bytes, blocks)
         except OSError:  # no descriptors or no memory left: the message carries the tensor
             return None
-        self.bytes += made.size
+        self.bytes += size
         return made
 
     def _drop_idle(self, since: float) -> None:
@@ -201,7 +201,7 @@ class Pool:
         segment.is_retired = True
         segment.blocks.clear()
         os.close(segment.fd)
-        self.bytes -= segment.size
+        self.bytes -= len(segment.memory)
 
 
 @lru_cache(4096)

@@ -90,10 +90,6 @@ class Segment:
     pid: int = field(default_factory=process_id)
     used: float = field(default_factory=time.monotonic)
 
-    @property
-    def size(self) -> int:
-        return len(self.memory)
-
     def settle(self) -> None:
         """Forget the loans that were returned."""
         if self.loans:
