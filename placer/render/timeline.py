@@ -84,11 +84,15 @@ class Chart:
 
     @cached_property
     def tracks(self) -> dict[str, list[list[Bar]]]:
-        """Track -> its rows of bars by start: devices first, then links, each in order of appearance."""
+        """Track -> its rows of bars by start: devices in order of appearance, then links, the busiest first."""
         by_track: dict[str, list[Bar]] = {}
-        for bar in sorted(self.bars, key=lambda b: (" -> " in b.track, b.start, b.finish)):
+        taken: dict[str, float] = {}  # by links
+        for bar in sorted(self.bars, key=lambda b: (b.start, b.finish)):
             by_track.setdefault(bar.track, []).append(bar)
-        return {track: _rows(bars) for track, bars in by_track.items()}
+            if " -> " in bar.track:
+                taken[bar.track] = taken.get(bar.track, 0.0) + bar.finish - bar.start
+        ordered = sorted(by_track, key=lambda track: (track in taken, -taken.get(track, 0.0)))
+        return {track: _rows(by_track[track]) for track in ordered}
 
     def to_svg(self, width: int = 960) -> str:
         """The picture as one `<svg>` element, `width` pixels wide."""

@@ -1,5 +1,7 @@
 """Names of signatures, of methods, and of their inputs and outputs."""
 
+from ....public_paths import exported as _exported
+
 DEFAULT_SERVING_SIGNATURE_DEF_KEY = "serving_default"
 CLASSIFY_INPUTS = "inputs"
 CLASSIFY_METHOD_NAME = "tensorflow/serving/classify"
@@ -11,3 +13,5 @@ PREDICT_OUTPUTS = "outputs"
 REGRESS_INPUTS = "inputs"
 REGRESS_METHOD_NAME = "tensorflow/serving/regress"
 REGRESS_OUTPUTS = "outputs"
+
+__all__ = _exported(globals())
