@@ -3,10 +3,14 @@
 Waking a thread takes about 70 microseconds. So a helper that has worked looks for the next launch, on shared memory and without Python
 (`launch_source`), for some time. In a task of a cluster it is less patient: others may need the core (docs/concepts/kernels-cpu.md has
 the numbers). One thread at a time runs a table with helpers; another one does its work alone.
+
+Helpers are kept off the core of the caller. Some schedulers put a woken thread on the core of the one that has woken it, and leave it there
+for some 20 ms: after a pause, the first convolutions of a program would take up to twice as long.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -42,8 +46,31 @@ class WorkerPool:
         self.memory[launches.READ_END], self.memory[launches.WRITE_END] = os.pipe()
         self.memory[launches.LOOKS] = TASK_PATIENCE if has_neighbours() else PATIENCE
         serve = launches.loops()["serve"]
-        for i in range(self.threads - 1):
-            threading.Thread(target=serve, args=(self.memory,), name=f"dovetail-kernel-{i}", daemon=True).start()
+        self._helpers = [
+            threading.Thread(target=serve, args=(self.memory,), name=f"dovetail-kernel-{i}", daemon=True)
+            for i in range(self.threads - 1)
+        ]
+        for helper in self._helpers:
+            helper.start()
+        has_cores = hasattr(os, "sched_setaffinity")
+        self._core_of: Callable[[], int] | None = (
+            getattr(ctypes.CDLL(None), "sched_getcpu", None) if has_cores else None
+        )
+        self._allowed = os.sched_getaffinity(0) if has_cores else set()
+        self._left = -1  # the core that helpers are kept away from
+
+    def leave_core_of_caller(self) -> None:
+        """Let helpers run anywhere but on the core of this thread. The lock is held."""
+        if self._core_of is None or (core := self._core_of()) == self._left:
+            return
+        self._left = core
+        elsewhere = self._allowed - {core}
+        for helper in self._helpers:
+            try:
+                if elsewhere and helper.native_id is not None:
+                    os.sched_setaffinity(helper.native_id, elsewhere)
+            except OSError:  # these cores have been taken away from the process: the scheduler knows better
+                self._core_of = None
 
 
 @cache
@@ -58,6 +85,7 @@ def run(table: Array, threads: int = 1) -> bool:
     if helpers is None or not helpers.lock.acquire(blocking=False):
         return not launches.loops()["run"](table, _NO_POOL)
     try:
+        helpers.leave_core_of_caller()
         return not launches.loops()["run"](table, helpers.memory)
     finally:
         helpers.lock.release()

@@ -175,6 +175,34 @@ def test_a_helper_that_fails_fails_the_call() -> None:
         share(_kernels()[0], (np.zeros(50, np.int64), 50), 50, 2, 2)
 
 
+def test_helpers_leave_the_core_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    places: dict[int, set[int]] = {}
+    monkeypatch.setattr(os, "sched_setaffinity", places.__setitem__, raising=False)
+    helpers = WorkerPool()
+    helpers._allowed, core = {3, 5, 8}, 5
+    helpers._core_of = lambda: core
+    helpers.leave_core_of_caller()
+    assert places == {t.native_id: {3, 8} for t in helpers._helpers}
+    places.clear()
+    helpers.leave_core_of_caller()
+    assert not places  # they are there already
+    core = 8
+    helpers.leave_core_of_caller()
+    assert set(map(tuple, places.values())) == {(3, 5)}
+
+
+def test_helpers_stay_where_they_are_when_cores_have_been_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: int, cores: set[int]) -> None:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse, raising=False)
+    helpers = WorkerPool()
+    helpers._allowed, helpers._core_of = {3, 5}, lambda: 5
+    helpers.leave_core_of_caller()
+    helpers.leave_core_of_caller()
+    assert helpers._core_of is None
+
+
 def test_helpers_of_a_task_that_has_neighbours_are_less_patient(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = []
     for has_neighbours in (False, True):
