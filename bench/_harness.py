@@ -108,7 +108,7 @@ def measure(
     are timed many at once; this warms both up, too. Then follow `rounds` samples of each, after a rest of so many seconds.
     """
     functions = [dovetail] if peer is None else [dovetail, peer]
-    calls = [_calls_per_sample(function, min_sample_s, clock) for function in functions]
+    calls = [calls_per_sample(function, min_sample_s, clock) for function in functions]
     samples: list[list[float]] = [[] for _ in functions]
     order = list(range(len(functions)))
     for _ in range(rounds):
@@ -120,7 +120,8 @@ def measure(
     return medians[0], (medians[1] if peer is not None else None)
 
 
-def _calls_per_sample(function: Callable[[], object], min_sample_s: float, clock: Callable[[], float]) -> int:
+def calls_per_sample(function: Callable[[], object], min_sample_s: float, clock: Callable[[], float]) -> int:
+    """How many calls in a row take at least so many seconds of a clock, WARM_UP times."""
     calls = 1
     while any(_sample(function, calls, clock) * calls < min_sample_s for _ in range(WARM_UP)):
         calls *= 2

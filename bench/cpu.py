@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from functools import partial
 
 import _convolutions
-from _harness import Row, main, measure, peer_python, row
+from _harness import Row, calls_per_sample, main, measure, peer_python, row
 from _kernels import System
 
 # workload -> its name, and the target of Dovetail's ratio to each peer
@@ -70,7 +70,9 @@ def compared(workload: str, title: str, ours: System, peer: System, target: floa
     mine, theirs = ours.run(workload), peer.run(workload)
     if workload not in TRAINED and abs(mine - theirs) > FAR_OFF * abs(theirs):
         raise SystemExit(f"{title}: Dovetail and {peer.title} do not agree: {mine} and {theirs}")
-    calls, peer_calls = calls_of(ours, workload), calls_of(peer, workload)
+    # Calls follow one another, as a program's steps do: in pauses between requests the threads would fall asleep.
+    calls = calls_per_sample(lambda: ours.run(workload), SAMPLE_S, lambda: ours.seconds)
+    peer_calls = calls_per_sample(lambda: peer.run(workload), SAMPLE_S, lambda: peer.seconds)
     seconds, peer_seconds = measure(
         lambda: ours.run(workload, calls), lambda: peer.run(workload, peer_calls),
         rounds=rounds, clock=lambda: ours.seconds + peer.seconds, rest=REST,
@@ -78,17 +80,6 @@ def compared(workload: str, title: str, ours: System, peer: System, target: floa
     assert peer_seconds is not None
     milliseconds, peer_milliseconds = seconds / calls * 1e3, peer_seconds / peer_calls * 1e3
     return row(title, "ms", milliseconds, peer_milliseconds, peer.title, f"ratio <= {target:g}")
-
-
-def calls_of(system: System, workload: str) -> int:
-    """How many calls follow one another, as a program's steps do: in the pauses between requests the threads would fall asleep."""
-    calls = 1
-    while True:
-        before = system.seconds
-        system.run(workload, calls)
-        if system.seconds - before >= SAMPLE_S:
-            return calls
-        calls *= 2
 
 
 if __name__ == "__main__":

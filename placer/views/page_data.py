@@ -25,7 +25,7 @@ from ...graph.core.shape import text
 from ...graph.core.source_location import SourceLine, locate
 from ..cluster.calibration import release
 from ..cluster.spec import Cluster
-from ..cost.static import state_bytes, work
+from ..cost.static import state_bytes
 from ..partition.partitioned_graph import Channel, takers_of
 from ..partition.prune import initializers
 from ..plan_data import PlanData
@@ -119,7 +119,7 @@ class _Writer:
         states = [state_bytes(n) if Trait.STATE_HANDLE in n.opdef.traits else None for n in nodes]
         (attrs, attr_texts), lines = self._attributes(), self._lines()
         run = {r.device: r.nodes for r in plan.loads}
-        costs = {n: plan.sizes.cost(n) for n in nodes}
+        flops = [int(min(plan.sizes.cost(n).flops, 2**53)) for n in nodes]
         exact = [plan.sizes.is_exact([n]) for n in nodes]
         parts = {d: [self.at[n.index] for n in p.nodes if n.index in self.at] for d, p in plan.partitions.items()}
         loops = {device for device, p in plan.partitions.items() if p.has_loop}
@@ -140,7 +140,7 @@ class _Writer:
             "runs": self._runs(parts.values()),
             "state": [0 if s is None else s[0] for s in states],
             "isState": [0 if s is None else 1 + s[1] for s in states],  # 0 no, 1 size not known, 2 known
-            "flops": [int(min(cost.flops, 2**53)) for cost in costs.values()],
+            "flops": flops,
             "flopsExact": exact,
             **self._edges(),
             **self._groups(),
@@ -156,7 +156,7 @@ class _Writer:
                 {"name": str(d.name), "task": d.name.task_name, "job": d.name.job, "index": d.name.task,
                  "type": d.name.device_type, "number": d.name.device_index, "emulated": d.emulated,
                  "memory": d.memory_bytes, "nodes": run.get(str(d.name), 0),
-                 "flops": int(min(work([nodes[i] for i in parts.get(str(d.name), ())], costs.__getitem__).flops, 2**53)),
+                 "flops": int(min(plan.cost[str(d.name)].flops, 2**53)) if str(d.name) in plan.cost else 0,
                  "flopsExact": str(d.name) not in loops and all(exact[i] for i in parts.get(str(d.name), ()))}
                 for d in plan.cluster.devices
             ],

@@ -210,7 +210,7 @@ class PendingReplies:
         owing: the tasks that owe a reply, by address.
     """
 
-    _detector: FailureDetector | None = None  # from the first wait in vain on: most replies come at once
+    _detector: FailureDetector | None = None  # made at the first wait that brings no message: most replies come at once
 
     def __init__(
         self, owing: Mapping[str, Awaited], peer_timeout_s: float, limit_s: float | None, what: str,

@@ -321,7 +321,7 @@ class Session:
     def _check_open(self) -> None:
         if self._steps.is_closed:
             raise RuntimeError(CLOSED)
-        if process_id() != self._process and self._is_inherited():
+        if self._is_inherited():
             raise RuntimeError(
                 f"This session on {self._target_name} belongs to process {self._process}, and a fork has inherited it: its connections "
                 "cannot be shared. Make a session of this process's own"

@@ -40,6 +40,7 @@ class EventLoop:
         name: the endpoint's name, for the log.
         settle: called after the callbacks of each iteration: receives and sends what the descriptors do not report.
         patience: returns the seconds that the next iteration may wait for an event; -1: without limit.
+        queue: the calls that the next iteration makes.
     """
 
     def __init__(self) -> None:

@@ -76,6 +76,10 @@ class ZmqLinks:
         patience_s: a peer that is silent for this long counts as gone, or for `HEARTBEAT_TIMEOUT_MS` if that is less.
         take: takes what comes, each with the name of its sender: the frames of a message or chunk, or an error.
         dialled: called with the name of a peer to which a connection was made, before anything is sent on it.
+
+    Attributes:
+        unsettled: ZeroMQ sockets that may have messages though their descriptors do not say so, and their peers' names; none for the
+            router.
     """
 
     def __init__(
@@ -93,7 +97,6 @@ class ZmqLinks:
         self._zap: ZapHandler | None = None
         # The connections that this end made, by the peer's name.
         self._peers: dict[bytes, tuple[Socket, ConnectionMonitor]] = {}
-        # ZeroMQ sockets that may have messages though their descriptors do not say so, and their peers' names; none for the router.
         self.unsettled: dict[Socket, bytes] = {}
 
     def bind(

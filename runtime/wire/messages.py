@@ -210,16 +210,14 @@ def _pack_tensors(
             tensor = np.asarray(tensor)  # a NumPy scalar's `tobytes` takes 8 times as long
         if not isinstance(tensor, np.ndarray):
             raise WireError(f"tensor {index} is a {type(tensor).__name__}, not a NumPy array")
-        name, size = NAME_OF.get(tensor.dtype), tensor.nbytes
-        if name is not None and size <= INLINE_BYTES and inline + size <= MAX_INLINE:  # the usual case of the next ones
-            buffer: Frame = tensor.tobytes()
-        elif name is not None and lend is not None and size >= SHARE_BYTES and (place := lend(tensor, schema.given)):
-            specs.append((name, tensor.shape, LENT))
-            values.append(PLACE.pack(*place))
-            continue
-        else:
-            name, buffer = pack_tensor(tensor, index)
-            size = len(buffer)
+        if lend is not None and tensor.nbytes >= SHARE_BYTES and tensor.dtype in NAME_OF:
+            place = lend(tensor, schema.given)
+            if place is not None:
+                specs.append((NAME_OF[tensor.dtype], tensor.shape, LENT))
+                values.append(PLACE.pack(*place))
+                continue
+        name, buffer = pack_tensor(tensor, index)
+        size = len(buffer)
         if size <= INLINE_BYTES and inline + size <= MAX_INLINE:
             inline += size
             specs.append((name, tensor.shape, HERE))

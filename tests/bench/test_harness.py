@@ -105,7 +105,7 @@ def test_a_first_call_that_compiles_does_not_say_how_many_calls_a_sample_has(har
     def short() -> None:
         clock.now += durations.pop() if durations else 2.0**-10
 
-    calls = harness._calls_per_sample(short, 2.0**-6, clock)
+    calls = harness.calls_per_sample(short, 2.0**-6, clock)
     assert calls == 16
 
 
