@@ -10,7 +10,7 @@ from ...graph.core.interpreter_state import collector_paused
 from ...graph.core.opdef import has_known_bytes
 from ...graph.ops.state.accumulators import ACCUMULATOR
 from ..cluster.spec import Cluster
-from ..cost.static import Traffic, repeated
+from ..cost.static import Traffic, repeated, work
 from ..partition.partitioned_graph import Channel, task_of
 from ..plan_data import PlanData
 from ..render.text import (
@@ -174,7 +174,7 @@ def _flops(plan: PlanData, device: str) -> tuple[float, bool]:
     part = plan.partitions.get(device)
     if part is None:
         return 0.0, True
-    return plan.cost[device].flops, plan.sizes.is_exact(part.nodes) and not part.has_loop
+    return work(part.nodes, plan.sizes.cost).flops, plan.sizes.is_exact(part.nodes) and not part.has_loop
 
 
 def links_table(plan: PlanData) -> Table:

@@ -280,7 +280,11 @@ def test_a_dead_task_ends_the_step_with_its_name_and_spares_the_others(three: tf
         assert session.run(spared) == 2
         if how == signal.SIGSTOP:
             three.kill("c", 0, signal.SIGCONT)
-            assert session.run(all_three) == 4
+            try:
+                assert session.run(all_three) == 4
+            except tf.errors.UnavailableError as e:  # the tensor was sent on a connection that was given up meanwhile
+                assert "Run the step again" in str(e)
+                assert session.run(all_three) == 4
         else:
             three.start("c", 0)
             three.wait_until_up()
