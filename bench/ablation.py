@@ -6,12 +6,14 @@ part, `peer` is the call of the library. A ratio of 0.5 says that the part makes
 
 The rule: a part stays if it saves 10 % somewhere. The two are measured in turns, and medians are compared, so other work on the machine
 slows both down. Before each turn there is a pause: OpenBLAS' threads spin for about 0.1 s after a product, on the cores that the other
-side's threads need. `python bench/ablation.py --only "top k"` measures one part.
+side's threads need. Parts that matter after a pause (`PAUSED`) have one before each call. `python bench/ablation.py --only "top k"`
+measures one part.
 
 `python bench/ablation.py --runtime` measures the mechanisms of the runtime instead, on clusters (`_runtime_ablation.py`).
 """
 
 import gc
+import os
 import statistics
 import sys
 import time
@@ -30,6 +32,8 @@ from _harness import Row, main, row
 TARGET = "ratio <= 0.9"
 SPIN = 0.12  # seconds: threads of OpenBLAS spin for somewhat less after a product
 TURN = 5  # samples
+PAUSED = frozenset(("cores of helpers",))
+"""Parts that are measured at single calls, each after a pause."""
 CODEGEN = "dovetail.codegen"
 
 Call = Callable[[], Any]
@@ -243,6 +247,11 @@ MODELS: dict[str, Callable[[], Call]] = {
     **{name: partial(model, name) for name in _models.MODELS},
 }
 CONVOLUTIONS = {title: partial(model, name) for name, title in _convolutions.WORKLOADS.items()}
+AFTER_A_PAUSE = {
+    f"{title}, after a pause": partial(model, name)
+    for name, title in _convolutions.WORKLOADS.items()
+    if name.startswith(("conv-deep", "conv-point"))
+}
 SMALL: dict[str, Callable[[], Call]] = {
     "60 operations on 16 elements": partial(function, tiny, numbers(16)),
     **MODELS,
@@ -364,6 +373,13 @@ def _alone(table: Any, threads: int) -> bool:
     return run(table)
 
 
+def _on_all_cores() -> AbstractContextManager[Any]:
+    """Helper threads may run on the core of their caller."""
+    from dovetail.codegen.cpu.native.worker_pool import pool
+
+    return patch.object(pool(os.getpid()), "_core_of", lambda: -1)
+
+
 @contextmanager
 def _without_ranges() -> Iterator[None]:
     """Maxima and exponentials of all numbers, where those of a softmax are less work."""
@@ -448,6 +464,7 @@ PARTS: dict[str, tuple[Switch, Mapping[str, Callable[[], Call]]]] = {
     },
     "region-only kernels": (replaced("cpu.regions.formation.alone", lambda node: None), SMALL),
     "worker pool": (replaced("cpu.native.plans.run", _alone), MODELS | UPDATES),
+    "cores of helpers": (_on_all_cores, AFTER_A_PAUSE),
     "rematerialization": (replaced("target.OPERATIONS_PER_BYTE", 0.0), GRADIENTS | MODELS),
     "rules: shapes": (replaced("passes.rewrite.shape_rules", ()), UNKNOWN | MODELS),
     "rules: moved transposes and casts": (replaced("passes.rewrite.moving_rules", ()), MOVED | MODELS),
@@ -477,22 +494,24 @@ def rows(part: str, quick: bool) -> Iterator[Row]:
     for title, workload in workloads.items():
         with switch():
             other = workload()
-        yield compared(f"{part}: {title}", workload(), other, switch, f"without {part}", quick)
+        yield compared(f"{part}: {title}", workload(), other, switch, f"without {part}", quick, part in PAUSED)
 
 
-def compared(title: str, mine: Call, other: Call, switch: Switch, peer: str, quick: bool) -> Row:
+def compared(
+    title: str, mine: Call, other: Call, switch: Switch, peer: str, quick: bool, is_paused: bool = False
+) -> Row:
     """The medians of samples that are taken in turns, as a row; the ratio of the medians of processor time is in its name."""
     calls = 1
     mine()
-    while _sample(mine, calls)[0] * calls < 0.0005:
+    while not is_paused and _sample(mine, calls)[0] * calls < 0.0005:
         calls *= 2
     samples: tuple[list[tuple[float, float]], list[tuple[float, float]]] = ([], [])
     gc.collect()
     end = time.perf_counter() + (1.0 if quick else 4.0)
     while time.perf_counter() < end or len(samples[0]) < 3 * TURN:
-        samples[0].extend(_turn(mine, calls))
+        samples[0].extend(_turn(mine, calls, is_paused))
         with switch():
-            samples[1].extend(_turn(other, calls))
+            samples[1].extend(_turn(other, calls, is_paused))
     (wall, processor), (other_wall, other_processor) = (
         [statistics.median(x) for x in zip(*s, strict=True)] for s in samples
     )
@@ -500,11 +519,16 @@ def compared(title: str, mine: Call, other: Call, switch: Switch, peer: str, qui
     return row(title, "ms", wall * 1e3, other_wall * 1e3, peer, TARGET)
 
 
-def _turn(call: Call, calls: int) -> list[tuple[float, float]]:
+def _turn(call: Call, calls: int, is_paused: bool) -> list[tuple[float, float]]:
     """Some samples, after the threads of the other side's BLAS have gone to sleep, and its data has left the caches."""
     time.sleep(SPIN)
     call()
-    return [_sample(call, calls) for _ in range(TURN)]
+    samples = []
+    for _ in range(TURN):
+        if is_paused:
+            time.sleep(SPIN)
+        samples.append(_sample(call, calls))
+    return samples
 
 
 def _sample(call: Call, calls: int) -> tuple[float, float]:
