@@ -254,8 +254,8 @@ def report(title: str, quick: bool, rows: Iterable[Row], kept: Mapping[str, Any]
     since, here = {}, machine()
     if kept is not None:
         since = {"since": kept.get("since", kept["time"])}
-        if here["cpu"] not in kept["machine"]["cpu"]:
-            here["cpu"] = f"{kept['machine']['cpu']}; in part {here['cpu']}"
+        before = kept["machine"]["cpu"]
+        here["cpu"] = before if here["cpu"] in before else f"{before}; in part {here['cpu']}"
     return since | {
         "title": title,
         "quick": quick,

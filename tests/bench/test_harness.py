@@ -169,5 +169,14 @@ def test_main_measures_some_rows_anew_and_keeps_the_others(harness: ModuleType, 
     assert [(each["name"][0], each["dovetail"]) for each in written] == [("a", 4.0), ("b", 2.0), ("c", 3.0)]
 
 
+def test_a_report_names_all_machines_of_its_rows(harness: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    report, cpus = None, []
+    for cpu in ("one", "one", "other", "one"):
+        monkeypatch.setattr(harness, "machine", lambda cpu=cpu: {"cpu": cpu})
+        report = harness.report("A title", True, [], report)
+        cpus.append(report["machine"]["cpu"])
+    assert cpus == ["one", "one", "one; in part other", "one; in part other"]
+
+
 def test_no_benchmark_hides_a_standard_module() -> None:
     assert {path.stem for path in BENCH.glob("*.py")}.isdisjoint(sys.stdlib_module_names)
