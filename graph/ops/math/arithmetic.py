@@ -320,21 +320,33 @@ squared_difference = _define(
     "SquaredDifference", "(x - y) * (x - y).", lambda m, x, y: (x - y) * (x - y), NUMBERS,
     lambda g, x, y: _opposite(multiply(multiply(2, g), subtract(x, y))), flops=2, traits=_COMMUTES,
 )  # fmt: skip
+# As in TensorFlow, where the gradient of y is 0, that of x is 0, also if the derivative is infinite or NaN. So an element
+# that a loss leaves out, such as the norm of a row of zeros, spoils no sum. TensorFlow's graphs have these as ops.
+
+
+def sqrt_gradient(y: Tensor, grad: Tensor) -> Tensor:
+    return multiply_no_nan(real_divide(0.5, y), grad)
+
+
+def rsqrt_gradient(y: Tensor, grad: Tensor) -> Tensor:
+    return multiply_no_nan(multiply(y, square(y)), multiply(grad, -0.5))
+
+
+def reciprocal_gradient(y: Tensor, grad: Tensor) -> Tensor:
+    return multiply_no_nan(square(y), negative(grad))
+
+
 sqrt = define_unary(
     "Sqrt", "The square root; NaN below zero.", lambda m, x: m.sqrt(x), FLOATS, flops=4,
-    gradient=lambda node, grad: [real_divide(multiply(grad, 0.5), node.outputs[0])],
+    gradient=lambda node, grad: [sqrt_gradient(node.outputs[0], grad)],
 )  # fmt: skip
-
-
-def _rsqrt_gradient(node: Node, grad: Tensor) -> list[Tensor]:
-    y = node.outputs[0]  # dy/dx = -1/2 y^3
-    return [multiply(multiply(grad, -0.5), multiply(y, square(y)))]
-
-
-rsqrt = define_unary("Rsqrt", "1 / sqrt(x).", lambda m, x: m.rsqrt(x), FLOATS, gradient=_rsqrt_gradient, flops=5)
+rsqrt = define_unary(
+    "Rsqrt", "1 / sqrt(x).", lambda m, x: m.rsqrt(x), FLOATS, flops=5,
+    gradient=lambda node, grad: [rsqrt_gradient(node.outputs[0], grad)],
+)  # fmt: skip
 reciprocal = define_unary(
     "Reciprocal", "1 / x.", lambda m, x: 1 / x, FLOATS,
-    gradient=lambda node, grad: [multiply(negative(grad), square(node.outputs[0]))],
+    gradient=lambda node, grad: [reciprocal_gradient(node.outputs[0], grad)],
 )  # fmt: skip
 
 

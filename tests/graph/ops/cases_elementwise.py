@@ -89,6 +89,17 @@ def _cast_gradient():
     assert gradients(c.cast(c.cast(x, "int32"), "float64"), x) == [None]
 
 
+def _no_gradient_where_none_comes_in():
+    x = constant([0.0, np.inf, np.nan, -1.0, 0.0, 4.0])
+    y = [a.sqrt(x), a.rsqrt(x), a.reciprocal(x)]
+    (g,) = gradients(y, x, grad_ys=[[0, 0, 0, 0, 1, 1]] * 3)
+    found = Interpreter(g.graph).run([g, *(gradients(z, x, grad_ys=[[0, 0, 0, 0, 1, 1]])[0] for z in y)])
+    assert [row[:4].tolist() for row in found] == [[0, 0, 0, 0]] * 4
+    np.testing.assert_array_equal(
+        [row[4:] for row in found[1:]], [[np.inf, 1 / 4], [-np.inf, -1 / 16], [-np.inf, -1 / 16]]
+    )
+
+
 def _bitwise(f, x, y):
     return np.vectorize(lambda i, j: f(int(i), int(j)), otypes=[x.dtype])(x, y)
 
@@ -266,6 +277,7 @@ CASES = [
     _unary("Sqrt", a.sqrt, lambda x: np.exp(np.log(x) / 2), _positive(2, 3)),
     _unary("Rsqrt", a.rsqrt, lambda x: np.exp(-np.log(x) / 2), _positive(2, 3)),
     _unary("Reciprocal", a.reciprocal, lambda x: 1 / x),
+    ScriptCase(("Sqrt", "Rsqrt", "Reciprocal"), _no_gradient_where_none_comes_in, "masked-gradient"),
     # --- functions; the oracle takes another way to the value wherever there is one
     _unary("Exp", m.exp, lambda x: np.e ** x.astype("d")),
     _unary("Expm1", m.expm1, lambda x: np.e ** x.astype("d") - 1),
