@@ -262,8 +262,7 @@ def per_image_standardization(image: TensorLike) -> Tensor:
     """
     with op_scope(None, "per_image_standardization", image):
         x = picture(image)
-        own = x.dtype.base
-        floats = x if own.is_floating else convert_image_dtype(x, float32)
+        floats = x if x.dtype.is_floating else cast(x, float32)
         count = reduce_prod(shape(x)[-3:])
         mean = reduce_mean(floats, [-3, -2, -1], keepdims=True)
         variance = reduce_mean(square(subtract(floats, mean)), [-3, -2, -1], keepdims=True)

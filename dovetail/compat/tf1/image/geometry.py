@@ -273,6 +273,8 @@ def resize_image_with_pad(
         height, width = (cast(floor(n), int32) for n in sizes)
         top, left = (maximum(cast(floor((r - n) / 2.0), int32), 0) for r, n in zip(room, sizes, strict=True))
         resized = resize_images(x, stack([height, width]), method, align_corners)
+        if method not in (ResizeMethod.NEAREST_NEIGHBOR, "nearest"):
+            resized = cast(resized, float32)  # also where the size stays
         return pad_to_bounding_box(resized, top, left, *targets)
 
 
