@@ -83,6 +83,7 @@ COLD_BYTES = (
 POLLED = 150e-6  # seconds for which a task polls once it has sent something: `BUSY_POLL_S` of the runtime's event loop
 HANDLING = (40e-6, 4e9)  # seconds, bytes per second: what a transfer between tasks costs the processors at both ends
 _READS = frozenset({"Identity", "ReadVariableOp"})
+_GIVEN = frozenset({"Const", "Placeholder"})  # their values are there when the step begins
 IN_PROCESS = "/job:localhost/replica:0/task:0"  # the task of a session without a target, which runs in its process
 CLIENT = "/job:client"  # what links call the process that runs sessions; no task of a cluster should have that name
 
@@ -152,7 +153,7 @@ def step_problem(
         if runs is not None and node not in runs:
             busy[i] = False
             continue
-        if not handle and node.opdef.name != "Placeholder" and not (no_copy[i] and opdef.name in _READS):
+        if not handle and opdef.name not in _GIVEN and not (no_copy[i] and opdef.name in _READS):
             flops[i], moved[i] = cost_of(node)
             work[i] = work_of(node) if gpus else 0
         else:
