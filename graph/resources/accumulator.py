@@ -190,7 +190,7 @@ class DenseAccumulator(Accumulator, Publishable):
             raise
 
     def _check(self, gradient: Array) -> None:
-        if not compatible(gradient.shape, self.kind.shape):
+        if gradient.shape != self.kind.shape and not compatible(gradient.shape, self.kind.shape):
             raise self._mismatch(gradient.shape, self.kind.shape)
 
     def _add(self, gradient: Array) -> None:

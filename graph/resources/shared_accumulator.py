@@ -57,9 +57,7 @@ class SharedAccumulator:
     def __init__(self, opened: SharedSumValue, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.opened = opened
         self._shape, self._dtype = shape, dtype
-        self._views: dict[
-            int, tuple[Array, memoryview, Array]
-        ] = {}  # id of a buffer -> the buffer, its words and its sum
+        self._views: list[tuple[Array, memoryview, Array]] = []  # the buffers, each with its words and its sum
         self._result: list[Array] = []  # the result of the last take
 
     def __enter__(self) -> SharedAccumulator:
@@ -71,12 +69,11 @@ class SharedAccumulator:
 
     def _views_of(self, buffer: Array) -> tuple[Array, memoryview, Array]:
         """A buffer, its words, and its sum."""
-        found = self._views.get(id(buffer))
-        if found is None or found[0] is not buffer:
-            if len(self._views) >= _BUFFERS:
-                self._views.clear()
-            words = self._words(buffer)
-            found = self._views[id(buffer)] = buffer, words, buffer[HEAD:].view(self._dtype).reshape(self._shape)
+        for found in self._views:
+            if found[0] is buffer:
+                return found
+        found = buffer, self._words(buffer), buffer[HEAD:].view(self._dtype).reshape(self._shape)
+        self._views = [*self._views[1 - _BUFFERS :], found]
         return found
 
     # --- with the lock held ------------------------------------------------------------------------------------

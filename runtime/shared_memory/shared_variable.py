@@ -44,7 +44,6 @@ loads with loads nor stores with stores. x86 keeps it, ARM does not, so variable
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import mmap
@@ -238,13 +237,24 @@ class SharedVariable(shared_storage.SharedSumValue):
     # --- the cross-process lock --------------------------------------------------------------------------------------
 
     def _lock(self, patience_s: float) -> None:
-        if self._pid != process_id():
-            raise FailedPreconditionError.of(
-                f"{self.label} belongs to the process from which this one was forked, and is not its to change",
-            )
-        began = time.monotonic()
-        while not self._tries():
-            waited = time.monotonic() - began
+        began = None
+        while True:
+            fd = -1 if self.lock_file is None else self.lock_file.fd
+            if fd < 0 and self._pid != process_id():
+                raise FailedPreconditionError.of(
+                    f"{self.label} belongs to the process from which this one was forked, and is not its to change",
+                )
+            if fd < 0:  # the owner is gone
+                raise self.gone()
+            try:
+                fcntl.fcntl(fd, _SETLK, self._taking)
+                break
+            except OSError as e:
+                if e.errno not in (errno.EAGAIN, errno.EACCES):
+                    raise self.gone() from None
+            now = time.monotonic()
+            began = began or now
+            waited = now - began
             if waited > patience_s:
                 raise UnavailableError.of(
                     f"{self.label} is being changed by process {self.words[HOLDER]}, which has not let go of it for "
@@ -256,24 +266,13 @@ class SharedVariable(shared_storage.SharedSumValue):
                 time.sleep(min(waited / 4, _LONGEST_NAP_S))
         self.words[HOLDER] = self._pid
 
-    def _tries(self) -> bool:
-        """Try to take the cross-process lock."""
-        fd = -1 if self.lock_file is None else self.lock_file.fd
-        if fd < 0:  # the owner is gone
-            raise self.gone()
-        try:
-            fcntl.fcntl(fd, _SETLK, self._taking)
-        except OSError as e:
-            if e.errno in (errno.EAGAIN, errno.EACCES):
-                return False
-            raise self.gone() from None
-        return True
-
     def _unlock(self) -> None:
         lock_file = self.lock_file
         if lock_file is not None and lock_file.fd >= 0:  # closed in a forked child, or where the owner is gone
-            with contextlib.suppress(OSError):
+            try:  # `contextlib.suppress` takes longer than the call
                 fcntl.fcntl(lock_file.fd, _SETLK, self._leaving)
+            except OSError:
+                return
 
 
 class OwnSharedVariable(SharedVariable):
