@@ -224,7 +224,7 @@ class PendingReplies:
         self._what = what
         self._request = request
         self._first = self._last = next(_numbers)  # later numbers are those of pings about this request
-        self._began = self._heard = time.monotonic()
+        self._began = self._heard = self._checked = time.monotonic()
 
     def send(self, connections: Connections, address: str, message: Message) -> None:
         """Send; a full queue or a broken connection raises the matching error."""
@@ -269,7 +269,9 @@ class PendingReplies:
             raise _not_ours(e) from None
         now = time.monotonic()
         if not arrived:
-            self._check_life(connections, now)
+            if now - self._checked >= limit / 2:  # else a part in this process has ended the wait
+                self._checked = now
+                self._check_life(connections, now)
             return []
         self._heard = now
         out, pongs = [], []

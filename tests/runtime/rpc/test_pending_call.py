@@ -71,6 +71,17 @@ def pinged(wait: PendingReplies, played: Played, clock: list[float], count: int)
     return played.sent[before:]
 
 
+def test_a_wait_that_a_part_in_this_process_ends_looks_at_nobody(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait, played = PendingReplies({ADDRESS: Server("the server")}, 5.0, None, "step", request=7), Played()
+    looks: list[str] = []
+    monkeypatch.setattr(played, "moved", lambda address: looks.append(address) or 0)
+    for after, count in ((0.001, 0), (PING_S, 1), (0.001, 1), (PING_S, 2)):
+        clock.append(clock[-1] + after)
+        assert wait.messages(played) == [] and len(looks) == count  # type: ignore[arg-type]
+
+
 def test_a_server_that_forgot_the_request_ends_the_wait(clock: list[float]) -> None:
     played = Played()
     wait = PendingReplies({ADDRESS: Server("the server")}, 5.0, None, "call", request=7)
