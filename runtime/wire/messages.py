@@ -140,7 +140,7 @@ _packed: dict[Hashable, bytes] = {}  # kind, fields and tensors' descriptions ->
 
 def _remember(table: dict[Any, Any], key: Hashable, value: Any, schema: KindSchema, description: bytes) -> None:
     """Cache what comes again at each step."""
-    if key is not None and schema.tensors and len(description) <= LONGEST_REMEMBERED:
+    if key is not None and (schema.tensors or not schema.content.fields) and len(description) <= LONGEST_REMEMBERED:
         if len(table) >= MOST_REMEMBERED:
             table.clear()
         table[key] = value
