@@ -6,6 +6,7 @@ the user's own if the partition runs in the process that built the graph, a stan
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,22 @@ from typing import TypeAlias
 
 from ...graph.core.dtypes import DType
 from ...graph.core.graph import Node, Tensor
+
+
+def stand_in(number: int, tensor: Tensor) -> str:
+    """The name of the placeholder that stands for a tensor from outside in a partition that travels."""
+    return f"in/{number}/{tensor.value_index}/{tensor.op.name}"
+
+
+def users_name(tensor: Tensor) -> str:
+    """The name of a tensor in the user's graph, also of one that a `stand_in` stands for."""
+    name = tensor.op.name
+    if tensor.op.type == "Placeholder" and name.startswith("in/") and (found := _STAND_IN.fullmatch(name)):
+        return f"{found[2]}:{found[1]}"
+    return tensor.name
+
+
+_STAND_IN = re.compile(r"in/\d+/(\d+)/(.+)")
 
 
 @dataclass(slots=True, eq=False)  # not frozen: see codegen/ir/program.py

@@ -81,7 +81,8 @@ class Call:
     """Run a kernel. It returns one array if there is one output, else a tuple.
 
     `work` says what to run, and binding makes `kernel` from it. A program that runs has only works of regions: others hold nodes.
-    `node`, `op` and `origin` (where the user wrote it) are for errors and traces; so are `nodes`, all that a fused kernel computes.
+    `node`, `op` and `origin` (where the user wrote it) are for errors and traces; so are `nodes`, all that a fused kernel computes, and
+    `operands`, the names of its first inputs.
     """
 
     work: CallWork | None
@@ -93,6 +94,7 @@ class Call:
     origin: Origin
     nodes: tuple[str, ...] = ()
     kernel: Kernel = _unbound
+    operands: tuple[str, ...] = ()
 
     @property
     def source(self) -> SourceLine:
@@ -101,11 +103,14 @@ class Call:
 
 
 class NodeError(Exception):
-    """A node inside a fused kernel or a region failed; the cause is chained. The caller of the kernel names the node in the error."""
+    """A node inside a fused kernel or a region failed; the cause is chained. The caller of the kernel names the node in the error.
 
-    def __init__(self, node: Node) -> None:
+    `operands`, `inputs`: the names and the values that it took, as far as they are known.
+    """
+
+    def __init__(self, node: Node, operands: Sequence[str] = (), inputs: Sequence[Any] = ()) -> None:
         super().__init__(node.name)
-        self.node = node
+        self.node, self.operands, self.inputs = node, operands, inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +159,7 @@ class Region:
                 raise
             except Exception as e:
                 node: Any = SimpleNamespace(name=call.node, type=call.op, source=call.source)
-                raise NodeError(node) from e
+                raise NodeError(node, call.operands, [slots[i] for i in call.inputs]) from e
             if len(call.outputs) == 1:
                 slots[call.outputs[0]] = result
             else:
@@ -190,13 +195,19 @@ class Send:
 class Recv:
     """Take a channel's tensor into a slot; slot -1 only waits (a control edge).
 
-    `unless_read`: a `Read` has already put the value there, or has requested it.
+    `unless_read`: a `Read` has already put the value there, or has requested it. `what`: the tensor's name, for errors.
     """
 
     channel: int
     slot: int
     source: str
     unless_read: bool = False
+    what: str = ""
+
+    @property
+    def wanted(self) -> str:
+        """What it waits for, for errors."""
+        return f"{repr(self.what) if self.what else f'channel {self.channel}'} from {self.source}"
 
 
 @dataclass(slots=True, eq=False)

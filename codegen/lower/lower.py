@@ -35,6 +35,7 @@ from ..ir.partition import (
     RecvTensor,
     RunPredicated,
     SendTensor,
+    users_name,
 )
 from ..ir.program import (
     Await,
@@ -183,7 +184,8 @@ class _Lowering:
             outputs.append(len(slots))
             slot_of.setdefault(t, len(slots))
             slots.append(None)
-        return Call(self.backend.choose(node), tuple(inputs), tuple(outputs), (), node.name, op.name, node._origin)
+        work, names = self.backend.choose(node), tuple(map(users_name, node.inputs))
+        return Call(work, tuple(inputs), tuple(outputs), (), node.name, op.name, node._origin, operands=names)
 
     def await_node(self, step: AwaitNode) -> None:
         waits = self.asynchronous[step.node]
@@ -194,7 +196,8 @@ class _Lowering:
         inputs = tuple([self.slot_of[t] for t in (*group.inputs, *group.shapes)])
         outputs = tuple([self.new_slot(t) for t in group.outputs])
         last, names = group.nodes[-1], tuple([n.name for n in group.nodes])
-        call = Call(self.backend.choose(group), inputs, outputs, (), last.name, "Fused", last._origin, names)
+        work, taken = self.backend.choose(group), tuple(map(users_name, group.inputs))
+        call = Call(work, inputs, outputs, (), last.name, "Fused", last._origin, names, operands=taken)
         if group.is_predicated:
             checks = [*(self.slot_of[t] for t in group.checks), *(self.tokens[a] for a in group.after)]
             self.instructions.append(Predicated(call, tuple(dict.fromkeys(checks)), -1))
@@ -239,17 +242,18 @@ class _Lowering:
     def recv(self, step: RecvTensor) -> None:
         if step.tensor is not None and step.travels_as is not None:
             narrow = self.new_slot(None)
-            self.instructions.append(Recv(step.channel, narrow, step.source))
+            self.instructions.append(Recv(step.channel, narrow, step.source, what=users_name(step.tensor)))
             self._cast(step.tensor, narrow, step.travels_as, self.arriving_slot(step.tensor), step.tensor.dtype.base)
             return
-        slot = -1 if step.tensor is None else self.arriving_slot(step.tensor)
+        slot, what = (-1, "") if step.tensor is None else (self.arriving_slot(step.tensor), users_name(step.tensor))
         if step.reached is not None:
+            what = step.reached.name
             slot = self.reached[step.reached.name] = self.new_slot(None)
         elif slot < 0 and step.channel in self.needed_tokens:
             slot = self.tokens[step.channel] = self.new_slot(None)
         if step.posted is not None:
             self.read.append((step, slot))
-        self.instructions.append(Recv(step.channel, slot, step.source, step.posted is not None))
+        self.instructions.append(Recv(step.channel, slot, step.source, step.posted is not None, what))
 
     def _cast(self, tensor: Tensor, source: int, given: DType, to: int, wanted: DType) -> int:
         """Put a tensor's value, which may be dead, into another slot as another type; returns that slot."""

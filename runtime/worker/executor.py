@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -74,26 +74,24 @@ _MEANING: tuple[tuple[type[BaseException], type[OpError]], ...] = (
 def explained(e: Exception, instruction: Any, device: str, inputs: Sequence[Any] = ()) -> OpError:
     """The error of the matching class, with the node, the user's source line and the device in its text.
 
-    `inputs`: the values that a kernel took. An error of Python or NumPy does not tell them, so their types and shapes follow it.
+    `inputs`: the values that a kernel took. An error of Python or NumPy does not tell them, so their names, types and shapes follow it.
     """
-    fused = e.node if isinstance(e, NodeError) else None
+    name, op, source = "", "", None
+    operands: Sequence[str] = ()
     if isinstance(e, NodeError):
+        name, op, source, operands, inputs = e.node.name, e.node.type, e.node.source, e.operands, e.inputs
         e = e.__cause__ if isinstance(e.__cause__, Exception) else e
+    elif isinstance(instruction, Call):
+        name, op, source, operands = instruction.node, instruction.op, instruction.source, instruction.operands
     if isinstance(e, OpError):
         kind, text = type(e), e.message
     else:
         kind = next((mine for theirs, mine in _MEANING if isinstance(e, theirs)), UnknownError)
-        text = f"{type(e).__name__}: {e}"
-        arrays = [f"{a.dtype} {a.shape}" for a in inputs if isinstance(a, np.ndarray | np.generic)]
-        if arrays and fused is None:
-            text += f"; its inputs: {', '.join(arrays[:8])}{', ...' * (len(arrays) > 8)}"
-    if isinstance(instruction, Predicated):
-        instruction = instruction.call
-    if fused is not None:
-        name, op, source = fused.name, fused.type, fused.source
-    elif isinstance(instruction, Call):
-        name, op, source = instruction.node, instruction.op, instruction.source
-    else:
+        text = str(e).strip() if type(e) is ValueError and op and "PyFunc" not in op else f"{type(e).__name__}: {e}"
+        taken = list(zip(operands, inputs, strict=False))[:8]
+        known = [(i, t, a) for i, (t, a) in enumerate(taken) if isinstance(a, np.ndarray | np.generic)]
+        text += "".join(f"\n  input {i}: {t} {a.dtype} {a.shape}" for i, t, a in known)
+    if not name:
         return kind.of(f"{text}\n  on {device}")
     return kind(name, name, f"{text}\n  node '{name}' ({op}), created at {source}, on {device}")
 
@@ -275,6 +273,7 @@ class Executor:
             fetched = {name: _value(slots[slot]) for name, slot in fetches} if fetches else {}
         except Exception as e:
             failed = instructions[at] if at < end else None
+            failed = failed.call if isinstance(failed, Predicated) else failed
             inputs = [slots[i] for i in failed.inputs] if isinstance(failed, Call) else ()
             step.fail(explained(e, failed, self.program.device, inputs))
             return
@@ -356,7 +355,7 @@ class AsyncKernel(Executor):
     def __init__(self, step: Step, call: Call, inputs: Sequence[Any], device: str) -> None:
         self.call = call
         taken, result = tuple(range(len(inputs))), len(inputs)
-        run = Wait(Call(call.work, taken, (result,), taken, call.node, call.op, call.origin, (), call.kernel), (), -1)
+        run = Wait(replace(call, inputs=taken, outputs=(result,), frees=taken), (), -1)
         super().__init__(step, Program(device, (run,), (None,) * (result + 1), (), (("", result),)))
         self.slots[:result] = inputs
 

@@ -107,7 +107,7 @@ class _Copy:
     def placeholder(self, tensor: Tensor) -> Tensor:
         """A placeholder for a tensor that comes from outside; for a reference to a variable, one for its value."""
         dtype, dims = tensor.dtype.base, tensor.dims
-        attrs, name = {"dtype": dtype, "shape": dims}, f"in/{len(self.nodes)}"
+        attrs, name = {"dtype": dtype, "shape": dims}, ir.stand_in(len(self.nodes), tensor)
         node = self._add("Placeholder", name, (), attrs, [(dtype, dims)], tensor.op)
         self.stands_for[tensor] = node.outputs[0]
         return node.outputs[0]
@@ -121,10 +121,6 @@ class _Copy:
             self.stands_for.setdefault(mine, copied)  # a fed output keeps its placeholder
         self.copied[original] = node
         return node
-
-    def loop_variable(self, merge: Node) -> Node:
-        """A copy of a loop's Merge. It has its first input twice: the second comes later in the loop, and is in `EndLoop`."""
-        return self.node(merge, (merge.inputs[0], merge.inputs[0]))
 
     def token(self, what: Node | int) -> tuple[int, int]:
         """A node of the partition, or a channel, in the form that `_Unpacking` reads."""
@@ -168,7 +164,8 @@ def _pack(partition: ir.PartitionGraph) -> dict[str, Any]:
         elif isinstance(step, ir.AwaitNode):
             steps.append(("w", copy.copied[step.node].index))
         elif isinstance(step, ir.BeginLoop):
-            steps.append(("l", step.name, [copy.loop_variable(m).index for m in step.merges]))
+            # A Merge has its first input twice: the second comes later in the loop, and is in `EndLoop`.
+            steps.append(("l", step.name, [copy.node(m, m.inputs[:1] * 2).index for m in step.merges]))
         elif isinstance(step, ir.LeaveUnless):
             steps.append(("t", _address(copy.stands_for[step.condition])))
         else:

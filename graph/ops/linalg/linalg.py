@@ -58,7 +58,7 @@ def _product(a: Array, b: Array) -> Array:
     try:
         return np.asarray(np.matmul(widened(a), widened(b)), a.dtype)
     except ValueError:
-        raise invalid(f"Matrix sizes do not match: {text(a.shape)} times {text(b.shape)}") from None
+        raise ValueError(f"Matrix sizes do not match: {text(a.shape)} times {text(b.shape)}") from None
 
 
 def _product_cost(node: Node) -> Cost:
