@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -290,7 +289,10 @@ def traced(gathered: Gathered, plan: Plan) -> Trace:
     arrivals: dict[ChannelKey, float] = {}
     for task, notes in gathered.notes.items():
         offset = gathered.offsets.get(task, SAME)
-        seconds = _clock_of(gathered.began + (offset or SAME).ns)
+
+        def seconds(at: int, zero: int = gathered.began + (offset or SAME).ns) -> float:
+            return (at - zero) / 1e9
+
         unsure = None if offset is None else offset.uncertainty_ns / 1e9
         parts.append(TaskPart(task, seconds(notes.began), seconds(notes.ended), unsure))
         for k in notes.kernels:
@@ -324,10 +326,6 @@ def traced(gathered: Gathered, plan: Plan) -> Trace:
         tuple(sorted(waits, key=lambda w: (w.start, w.finish))),
         plan,
     )
-
-
-def _clock_of(zero: int) -> Callable[[int], float]:
-    return lambda at: (at - zero) / 1e9
 
 
 def _parts_of(key: ChannelKey) -> tuple[int, str]:

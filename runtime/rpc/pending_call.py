@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -39,14 +40,13 @@ from .failure_detection import FailureDetector
 
 logger = logging.getLogger(__name__)
 
-child_processes: dict[str, Callable[[], int | None]] = {}
-"""Address of a task whose process this process started -> its exit status; None while it runs. Silence proves its end only after the peer
-timeout."""
+child_processes: dict[str, Callable[[], str]] = {}
+"""Address of a task whose process this process started -> `how_it_ended`. Silence proves its end only after the peer timeout."""
 
 
-def how_it_ended(code: int) -> str:
-    """A process's exit status as text."""
-    return f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
+def how_it_ended(code: int | None) -> str:
+    """A process's exit status as text; "" while it has none."""
+    return "" if code is None else f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
 
 
 class ConnectionPool:
@@ -96,6 +96,10 @@ class ConnectionPool:
         mapper.let_go()
 
 
+_REMEDY = "Start it, and restore or initialise its variables; or make a session on another task, with device_filters that leave it out."
+_PURPOSES = {"create_session": "request for a session"} | dict.fromkeys(
+    ("extend", "prepare", "register", "expose_memory", "map_memory", "publish"), "preparation of a step"
+)
 _numbers = itertools.count(1)
 """The numbers of this process's calls, inquiries and pings: they tell an answer from a late one to an earlier request."""
 
@@ -128,7 +132,8 @@ def call_all(
     replies: dict[str, Message] = {}
     request, kind = next(_numbers), next(iter(requests.values()))[1].kind
     servers = {address: Server(name) for address, (name, _) in requests.items()}
-    pending = partial(PendingReplies, servers, peer_timeout_s, limit_s, f"{kind} call", request=request)
+    what = _PURPOSES.get(kind, f"{kind} request")
+    pending = partial(PendingReplies, servers, peer_timeout_s, limit_s, what, request=request)
     wait = pending()
     for address, (_, message) in requests.items():
         message.fields["request"] = request
@@ -300,13 +305,11 @@ class PendingReplies:
     def _check_life(self, connections: Connections, now: float) -> None:
         detector = self._detect(now)
         for address in self.owing:
-            code = child_processes[address]() if address in child_processes else None
-            if code is not None:
+            if how := child_processes.get(address, str)():
                 connections.forget(address)
                 raise UnavailableError.of(
-                    f"The process of {_who(self.owing[address].task, address)} {how_it_ended(code)} while this {self._what} waited for it. "
-                    "What it held is lost. Start it again, and restore or initialise its variables; or make a session whose "
-                    "device_filters leave it out."
+                    f"The process of {_who(self.owing[address].task, address)} {how} while this {self._what} waited for it. "
+                    f"What it held is lost. {_REMEDY}"
                 )
             moved = connections.moved(address)
             if moved != self._moved.setdefault(address, moved):  # progress of chunks counts as a sign of life
@@ -322,7 +325,7 @@ class PendingReplies:
                 raise PermissionDeniedError.of(locked)
             raise UnavailableError.of(
                 f"{_who(self.owing[address].task, address)} has not answered for {silent:.1f} s while this {self._what} waited for it: "
-                "it is dead, stopped, cut off or not started. Start it again, or make a session whose device_filters leave it out."
+                f"it is dead, stopped, cut off or not started. {_REMEDY}"
             )
         if self._limit_s is not None and now - self._began >= self._limit_s:
             waited, owing = now - self._began, ", ".join(_who(t.task, a) for a, t in self.owing.items())
@@ -399,15 +402,15 @@ def _not_ours(error: WireError) -> UnavailableError:
 
 def error_of(reply: Message) -> OpError:
     fields = reply.fields
-    text = fields["message"]
-    if fields.get("task"):
-        text = f"From {fields['task']}:\n{text}"
-    return from_code(fields["code"], text, fields.get("node"))
+    return from_task(fields["code"], fields["message"], fields.get("node"), fields.get("task"))
 
 
-def from_task(error: OpError, task: str) -> OpError:
-    """The error of a task of this process, in the form of an error reply."""
-    return from_code(error.code, f"From {task}:\n{error.message}", error.node_name)
+def from_task(code: str, text: str, node: str | None, task: str | None) -> OpError:
+    """The error of a task. If its text names processes that this one started and that have ended, it tells how they ended."""
+    if code == UnavailableError.code:
+        of = [a for a in list(child_processes) if re.search(rf"\b{re.escape(a)}\b", text)]
+        text += "".join(f" The process at {a} {how}." for a in of if (how := child_processes.get(a, str)()))
+    return from_code(code, f"From {task}:\n{text}" if task else text, node)
 
 
 def _reasons(task: str, waits: Sequence[str]) -> str:

@@ -101,7 +101,7 @@ class LocalCluster(RunningCluster):
         if beyond:
             raise ValueError(f"{beyond[0]} is not an address of this machine alone: a LocalCluster has localhost:PORT")
         if any(isinstance(at, int) and at < 0 for at in jobs.values()) or not any(jobs.values()):
-            raise ValueError(f"A LocalCluster needs at least one task, and no job fewer than none: {dict(jobs)}")
+            raise ValueError(f"A job has 0 or more tasks, and at least one job has a task, not {dict(jobs)}")
         if (target := os.environ.get("TARGET", "")).startswith("zmq://"):
             logger.warning(
                 "This program starts a cluster of its own, beside the one that $TARGET names (%s), where `dovetail run` runs it. To use "
@@ -172,7 +172,7 @@ class LocalCluster(RunningCluster):
             env=environment,
             start_new_session=True,  # Ctrl-C is the parent's to handle
         )
-        child_processes[self.cluster_spec.task_address(job, task_index)] = process.poll
+        child_processes[self.cluster_spec.task_address(job, task_index)] = lambda: how_it_ended(process.poll())
         if self._output is not None and process.stdout is not None:
             self._readers.append(follow_output(process.stdout, partial(self._output, job, task_index)))
             process.stdout = None  # the thread's own
@@ -217,8 +217,9 @@ class LocalCluster(RunningCluster):
     def close(self) -> None:
         """End all processes, and wait until `output` has had what they printed. A second call does nothing."""
         self._finalizer()
+        deadline = time.monotonic() + GRACE_S  # others that a task has started may hold the pipe
         for reader in set(self._readers) - {threading.current_thread()}:
-            reader.join(GRACE_S)  # others that a task has started may hold the pipe
+            reader.join(max(0.0, deadline - time.monotonic()))
 
     def __repr__(self) -> str:
         up = sum(p.poll() is None for p in self._processes.values())

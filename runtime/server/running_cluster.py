@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from ...graph.core.errors import UnavailableError
 from ...placer.cluster.spec import ClusterSpec, DeviceInfo, masters_job, task_addresses
-from ..rpc.pending_call import Inquiry, call, call_all
+from ..rpc.pending_call import Inquiry, call, call_all, child_processes
 from ..timeouts import AGAIN_S, ANSWER_S, STATUS_S
 from ..transport.client import Connections
 from ..transport.keys import Keys, client_keys
@@ -101,7 +101,11 @@ class RunningCluster:
                     del waiting[address]
                 if waiting and time.monotonic() > deadline:
                     names = ", ".join(f"/job:{job}/task:{i} at {a}" for a in waiting for job, i in [tasks[a]])
-                    raise UnavailableError.of(f"No answer within {timeout_s:.0f} s from {names}")
+                    unsure = any(child_processes.get(a, lambda: "unknown")() for a in waiting)
+                    raise UnavailableError.of(
+                        f"No answer within {timeout_s:.0f} s from {names}. {'If they' if unsure else 'They'} run: the machine may be "
+                        "busy. Give them more time (start_timeout_s), or look at their output."
+                    )
 
     def _finished(self, waiting: Mapping[str, tuple[str, int]]) -> Collection[str]:
         """Which of the tasks that are waited for have finished. UnavailableError: one has failed."""
@@ -153,16 +157,15 @@ class ClusterMonitor:
     def __init__(self, address: str, keys: str | None = None) -> None:
         self._connections = Connections(client_keys(keys))
         try:
-            try:
-                reply = call(self._connections, address, Message("stats"), STATUS_S, STATUS_S * 2)
-            except UnavailableError:
-                raise UnavailableError.of(
-                    f"No server answers at {address}, within {STATUS_S:.0f} s: it is dead, stopped, cut off or not started. "
-                    "Try the address of another task.",
-                ) from None
-        except BaseException:
+            reply = call(self._connections, address, Message("stats"), STATUS_S, STATUS_S * 2)
+        except BaseException as e:
             self._connections.close()
-            raise
+            if not isinstance(e, UnavailableError):
+                raise
+            raise UnavailableError.of(
+                f"No server answers at {address}, within {STATUS_S:.0f} s: it is dead, stopped, cut off or not started. "
+                "Try the address of another task.",
+            ) from None
         figures = reply.fields["figures"]
         self._addresses: dict[str, str] = {**figures["cluster"], figures["task"]: address}
 

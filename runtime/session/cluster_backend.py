@@ -281,7 +281,7 @@ class StepCall:
         if self.gathered is not None and recorder is not None:
             self.gathered.add(task, recorder.finished())
         if isinstance(result, OpError):
-            raise from_task(result, result.task or task)
+            raise from_task(result.code, result.message, result.node_name, result.task or task)
         self.values.update(result)
 
     def _take(self, address: str, reply: Message) -> None:

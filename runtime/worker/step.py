@@ -129,7 +129,7 @@ class TaskStep:
         with self._lock:
             waiting, asked = list(self._waiting.items()), dict(self._requests)
         channels = [
-            f"{x.program.device} waits for {c.what if isinstance(c, AsyncKernel) else f'channel {c} from {_source(x)}'}"
+            f"{x.program.device} waits for {c.what if isinstance(c, AsyncKernel) else _awaited(x).wanted}"
             for c, x in waiting
             if c not in asked
         ]
@@ -138,7 +138,7 @@ class TaskStep:
     def waits_for_tensors(self) -> list[tuple[str, ChannelKey]]:
         """The channels with outstanding receives: (sending device, channel)."""
         with self._lock:
-            return [(_source(x), c) for c, x in self._waiting.items() if not isinstance(c, AsyncKernel)]
+            return [(_awaited(x).source, c) for c, x in self._waiting.items() if not isinstance(c, AsyncKernel)]
 
     # --- waiting for other steps -----------------------------------------------------------------------------------
 
@@ -249,10 +249,10 @@ class TaskStep:
         self._runtime.finish(outcome)
 
 
-def _source(executor: Executor) -> str:
+def _awaited(executor: Executor) -> Recv:
     now = executor.instructions[executor.counter]
     assert isinstance(now, Recv)
-    return now.source
+    return now
 
 
 class TracedStep(TaskStep):

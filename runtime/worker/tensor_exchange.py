@@ -120,8 +120,14 @@ class TensorExchange:
     def _lose(self, lost: Lost | None) -> None:
         if lost is not None:
             mine, who = self._responder.task, f"{lost.task} at {self._responder.addresses[lost.task]}"
-            waited = f"{mine} waited {lost.waited_s:.1f} s for a tensor of this step"
-            error = UnavailableError.of(f"{waited}. {who} {lost.why} {mine}. Run the step again.")
+            waits = [
+                x.partition(" waits for ")[2] for x in self.worker.waits_for(lost.step) if f" from {lost.task}/" in x
+            ]
+            what = ", ".join(waits[:3] + ["..."] * (len(waits) > 3)) or "a tensor of this step"
+            error = UnavailableError.of(
+                f"{mine} waited {lost.waited_s:.1f} s for {what}. {who} {lost.why} {mine}. If it has ended, start it again, and restore "
+                "or initialise its variables. Then run the step again."
+            )
             self.worker.fail(lost.step, error)
 
     def on_missing(self, peer: bytes, message: Message) -> None:

@@ -104,6 +104,62 @@ def test_nobody_at_the_target() -> None:
             tf.Session(f"zmq://{address}")
 
 
+def test_nobody_at_the_target_is_no_matter_of_filters_alone() -> None:
+    config = tf.ConfigProto(peer_timeout_s=0.5)
+    says = r"while this request for a session waited.*make a session on another task, with device_filters"
+    with pytest.raises(tf.errors.UnavailableError, match=says):
+        tf.Session("grpc://localhost:1", config=config)
+
+
+@pytest.mark.slow
+def test_a_dead_task_whose_variable_is_needed_is_named_with_the_variable_and_how_it_ended() -> None:
+    """It takes no part in the step but that its variable is read."""
+    with tf.device("/job:a"):
+        v = tf.Variable(1.0, name="v")
+    with tf.device("/job:b"):
+        twice = v * 2.0
+    config = tf.ConfigProto(peer_timeout_s=1.0)
+    with tf.LocalCluster({"a": 1, "b": 1}) as pair, tf.Session(pair.target("b"), config=config) as session:
+        session.run(v.initializer)
+        assert session.run(twice) == 2
+        pair.kill("a", 0)
+        with Timed(), pytest.raises(tf.errors.UnavailableError) as e:
+            session.run(twice)
+        at = pair.cluster_spec.task_address("a", 0)
+        for part in (
+            "s for 'v/read:0' from /job:a/replica:0/task:0/device:CPU:0. ",
+            f"/job:a/replica:0/task:0 at {at} does not answer",
+            "start it again, and restore or initialise its variables. Then run the step again.",
+            f" The process at {at} was ended by signal 9.",
+        ):
+            assert part in e.value.message
+        with Timed(), pytest.raises(tf.errors.UnavailableError, match="while this preparation of a step") as e:
+            session.run(v + 1.0)
+        assert f" The process at {at} was ended by signal 9." in e.value.message
+
+
+def test_tasks_that_run_and_do_not_answer_in_time_are_told_from_those_that_ended(tmp_path: Path) -> None:
+    idle = {"a": [sys.executable, "-c", "import sys; sys.stdin.read()"]}
+    with pytest.raises(
+        tf.errors.UnavailableError, match=r"No answer within 0 s from /job:a/task:0 .*\. They run: .*start_timeout_s"
+    ):
+        tf.LocalCluster({"a": 1}, programs=idle, start_timeout_s=0.2)
+
+
+def test_output_that_others_hold_delays_the_end_once_only() -> None:
+    """Each task has started a process that holds its output."""
+    program = "import subprocess, sys; subprocess.Popen(['sleep', '20'], stdin=subprocess.DEVNULL); sys.stdin.read()"
+    said: list[str] = []
+    cluster = tf.LocalCluster(
+        {"a": 4},
+        programs={"a": [sys.executable, "-c", program]},
+        start_timeout_s=None,
+        output=lambda job, i, line: said.append(line),
+    )
+    with Timed():
+        cluster.close()
+
+
 def test_a_missing_task_is_named_and_can_be_filtered_out() -> None:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
@@ -247,7 +303,7 @@ def test_a_target_that_starts_late_is_waited_for_if_asked() -> None:
 
 @pytest.mark.parametrize("jobs", [{}, {"ps": 0}, {"ps": 1, "worker": -1}])
 def test_a_local_cluster_needs_tasks(jobs: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="needs at least one task, and no job fewer than none"):
+    with pytest.raises(ValueError, match="has 0 or more tasks, and at least one job has a task"):
         tf.LocalCluster(jobs)
 
 

@@ -86,7 +86,9 @@ def test_a_step_that_takes_too_long_names_what_servers_of_this_process_wait_for(
             session.run(y, options=dt.RunOptions(timeout_in_ms=100))
     ps, worker = servers[0], servers[2]
     assert f"{ps.task} at {ps.address}: CPU:0 waits for 1 element of FIFOQueue 'q'" in str(e.value)
-    assert f"{worker.task} at {worker.address}: CPU:0 waits for channel 0 from {ps.task}/device:CPU:0" in str(e.value)
+    assert f"{worker.task} at {worker.address}: CPU:0 waits for 'q_Dequeue:0' from {ps.task}/device:CPU:0" in str(
+        e.value
+    )
 
 
 @pytest.mark.parametrize("brief_s", [1000.0, -1.0])
