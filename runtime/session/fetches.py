@@ -207,9 +207,10 @@ def feed_value(tensor: Tensor, value: Any) -> Any:
                 )
             array = array.astype(dtype.np)
     if not compatible(array.shape, tensor.dims):
+        advice = ". One row is value[None]" if compatible((1, *array.shape), tensor.dims) else ""
         raise ValueError(
             f"Cannot feed value of shape {text(array.shape)} for Tensor '{tensor.name}', which has shape "
-            f"{text(tensor.dims)} (created at {tensor.op.source})"
+            f"{text(tensor.dims)} (created at {tensor.op.source}){advice}"
         )
     return array
 

@@ -83,7 +83,7 @@ class Backend(Protocol):
         """End the session."""
 
 
-CLOSED = "Attempted to use a closed Session."
+CLOSED = "Attempted to use a closed Session. Make a new one, or close it later: run its steps inside the `with` block."
 
 
 def _changes_variables(node: Node) -> bool:

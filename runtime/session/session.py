@@ -20,6 +20,7 @@ from ...graph.core.errors import invalid
 from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.interpreter_state import process_id
 from ...graph.core.scopes import open_blocks
+from ...graph.core.source_location import hide_own_frames
 from ...placer.cluster.spec import DeviceInfo
 from ...placer.cost.shapes import given_shapes
 from ...placer.partition.prune import named, needed
@@ -150,11 +151,15 @@ class Session:
             TypeError, ValueError: the fetches or feeds are invalid; nothing has run.
             OpError: the step could not be prepared, or failed (see `dt.errors`); `op` is the node that failed.
         """
-        self._check_open()
-        parsed = self._parse(fetches)  # which may make nodes
-        self._check_runnable()
-        feeds = parse_feeds(self._graph, feed_dict)
-        return parsed.rebuild(self._steps.run(parsed, feeds, options, run_metadata))
+        try:
+            self._check_open()
+            parsed = self._parse(fetches)  # which may make nodes
+            self._check_runnable()
+            feeds = parse_feeds(self._graph, feed_dict)
+            return parsed.rebuild(self._steps.run(parsed, feeds, options, run_metadata))
+        except Exception as e:
+            hide_own_frames(e)
+            raise
 
     def between_steps(self, timeout_s: float = 60.0) -> AbstractContextManager[None]:
         """A context in which only steps of this thread can change variables, among the steps of this session.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,64 @@ import numpy as np
 import pytest
 
 import dovetail as tf
+from dovetail.graph.core.source_location import HIDDEN
 
 
 def test_an_error_of_numpy_tells_what_the_kernel_took() -> None:
-    x = tf.placeholder(tf.float32, None)
+    x = tf.placeholder(tf.float32, None, name="x")
     with tf.Session() as session:
         for made in (tf.matrix_diag(x), tf.nn.top_k(x, 1)[0]):
             with pytest.raises(
-                tf.errors.InvalidArgumentError, match=r"; its inputs: float32 \(\).*\n  node '.*test_user_errors"
+                tf.errors.InvalidArgumentError,
+                match=r"\n  input 0: x:0 float32 \(\)(\n  input .*)?\n  node '.*test_user_errors",
             ):
                 session.run(made, {x: 1.0})
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_shapes_that_do_not_fit_in_a_step_are_told_with_the_names_of_the_operands(
+    remote: bool, cluster: tf.LocalCluster
+) -> None:
+    """Also where a fused kernel takes them, and a task of another process."""
+    with tf.device("/job:worker/task:1" if remote else ""):
+        x, y = (tf.placeholder(tf.float32, [None, None], name=name) for name in "xy")
+        z = tf.subtract(x, y, name="z")
+        fused = (x - y) * 2.0 + x
+        product = tf.matmul(x, y)
+    feeds = {x: np.zeros((3, 4)), y: np.zeros((2, 5))}
+    operands = "\n  input 0: x:0 float32 (3, 4)\n  input 1: y:0 float32 (2, 5)\n  node '"
+    with tf.Session(cluster.target("ps") if remote else "") as session:
+        for made, says in (
+            (z, "operands could not be broadcast together with shapes (3,4) (2,5)"),
+            (fused, "operands could not be broadcast together with shapes (3,4) (2,5)"),
+            (product, "Matrix sizes do not match: (3, 4) times (2, 5)"),
+        ):
+            with pytest.raises(tf.errors.InvalidArgumentError) as e:
+                session.run(made, feeds)
+            assert f"{says}{operands}" in e.value.message and "ValueError" not in e.value.message
+
+
+def test_an_error_of_a_step_is_shown_without_frames_of_dovetail(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = tf.placeholder(tf.float32, [2], name="x")
+    with tf.Session() as session:
+        for feeds in ({}, {x: np.zeros(3)}):
+            with pytest.raises((ValueError, tf.errors.InvalidArgumentError)) as e:
+                session.run(x + 1.0, feeds)
+            assert [f.filename for f in traceback.extract_tb(e.value.__traceback__)] == [__file__]
+            assert e.value.__notes__ == [HIDDEN]
+        monkeypatch.setenv("DOVETAIL_TRACEBACK", "full")
+        with pytest.raises(ValueError, match="Cannot feed") as e:
+            session.run(x + 1.0, {x: np.zeros(3)})
+        assert len(traceback.extract_tb(e.value.__traceback__)) > 1
+
+
+def test_one_row_for_rows_says_how_to_make_it_a_batch() -> None:
+    x = tf.placeholder(tf.float32, [None, 4], name="x")
+    with tf.Session() as session:
+        with pytest.raises(ValueError, match=r"has shape \(\?, 4\) .*\)\. One row is value\[None\]\n"):
+            session.run(x + 1.0, {x: np.zeros(4)})
+        with pytest.raises(ValueError, match=r"has shape \(\?, 4\) \(created at [^)]*\)\n"):
+            session.run(x + 1.0, {x: np.zeros(3)})
 
 
 def test_a_malformed_device_is_refused_where_the_block_opens() -> None:
@@ -156,7 +205,7 @@ def test_a_closed_session_says_so(remote: bool, cluster: tf.LocalCluster) -> Non
     session.run(x)
     session.close()
     session.close()
-    with pytest.raises(RuntimeError, match="closed Session"):
+    with pytest.raises(RuntimeError, match=r"^Attempted to use a closed Session\. Make a new one"):
         session.run(x)
 
 
