@@ -19,7 +19,7 @@ import numpy as np
 
 from ..graph.core.argument_names import check_flags, explains_arguments
 from ..graph.core.default_graph import get_default_graph
-from ..graph.core.errors import ResourceExhaustedError
+from ..graph.core.errors import InvalidArgumentError, ResourceExhaustedError
 from ..graph.core.graph import Graph, Node, Tensor
 from ..graph.core.interpreter_state import collector_paused
 from ..graph.core.shape import Dims
@@ -168,14 +168,19 @@ def plan_step(
         solutions: list[Solution] = []
 
         def placed(search: Search | None) -> Placement:
-            return place_nodes(
-                graph,
-                cluster,
-                assigned=kept.assigned,
-                allow_soft_placement=options.allow_soft_placement,
-                nodes=to_place,
-                search=search,
-            )
+            try:
+                return place_nodes(
+                    graph,
+                    cluster,
+                    assigned=kept.assigned,
+                    allow_soft_placement=options.allow_soft_placement,
+                    nodes=to_place,
+                    search=search,
+                )
+            except InvalidArgumentError as e:
+                if not kept.later_steps or not isinstance(e.op, Node) or e.op in nodes:
+                    raise
+                raise InvalidArgumentError(e.node_def, e.op, f"{e.message}\n{_not_needed(e.op)}") from None
 
         searched = options.strategy != "rules" and bool(graph.nodes)
         decisions = placed(_search(step, kept, solutions) if searched else None)
@@ -204,6 +209,14 @@ def plan_step(
     if plan.solution is not None and not is_exact(plan, options.costs):
         plan = replace(plan, solution=replace(plan.solution, lower_bound=0.0))
     return plan
+
+
+def _not_needed(node: Node) -> str:
+    """Why a session places a node that the step does not need, and how it would not."""
+    return (
+        f"This step does not need '{node.name}', but a session places its whole graph. With "
+        "ConfigProto(graph_options=GraphOptions(place_pruned_graph=True)) it places only what a step needs."
+    )
 
 
 def _on_machine(cluster: Cluster, given: Calibration | str | os.PathLike[str] | None) -> Cluster:

@@ -16,6 +16,7 @@ Printing is canonical, so equal strings mean equal devices, and the graph under 
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -282,7 +283,7 @@ def _components(spec: str | None) -> _Components:
 
 
 def _meant(part: str) -> str | None:
-    """The correct spelling of a part in the style of PyTorch or JAX, such as `cuda:0`, `gpu0` or `worker:1`. None if it is unknown."""
+    """The correct spelling of a part that is misspelt, or in the style of PyTorch or JAX: `tsk:0`, `cuda:0`, `worker:1`; None: unknown."""
     match re.split("[:@]", part):
         case ["cuda", *index]:
             return ":".join(["gpu", *(index or "0")])
@@ -294,7 +295,10 @@ def _meant(part: str) -> str | None:
             return f"job:{job}"
         case ["job", job, index]:
             return f"job:{job}/task:{index}"
-    return None
+    name, *rest = part.split(":")
+    close = difflib.get_close_matches(name.lower(), ("job", "replica", "task", "device"), 1, 0.7)
+    is_whole = bool(close) and close[0] != name and len(rest) == (2 if close[0] == "device" else 1)
+    return ":".join([*close, *rest]) if is_whole else None
 
 
 def _number(text: str, what: str, spec: str) -> int:

@@ -97,7 +97,10 @@ class NodeTable:
         if (is_tensor and allow_tensor) or (isinstance(obj, self._operation) and allow_operation):
             if obj.graph is not self._graph:
                 made_at = (obj.op if is_tensor else obj).source
-                raise ValueError(f"{obj!r} is not an element of this graph; it was made in another one (at {made_at})")
+                raise ValueError(
+                    f"{obj!r} is not an element of this graph; it was made in another one (at {made_at}). "
+                    "To run it, make a session of its own graph: dt.Session(graph=x.graph)"
+                )
             return obj
         expected = " or ".join(w for w, ok in (("Tensor", allow_tensor), ("Operation", allow_operation)) if ok)
         raise TypeError(f"Can not convert a {type(obj).__name__} into a {expected}: {obj!r}")

@@ -255,7 +255,7 @@ def _counts_meant(text: str) -> str:
         )
     for job, number in pairs:
         if not number.isdecimal():
-            return f"{number!r} is no number of tasks; write {job}=2"
+            return f"{number!r} is not a number of tasks; write {job}=2"
     if len(pairs) == 1 and "=" not in text and int(pairs[0][1]) > MOST_TASKS:
         return f"{text!r} is no cluster; if it is a running one, write zmq://{text}"
     return f"{text!r} is no cluster; write {','.join(f'{job}={number}' for job, number in pairs)}"

@@ -101,7 +101,7 @@ def _element(graph: Graph, obj: Any, what: str) -> Tensor | Node:
     except KeyError as e:
         raise ValueError(f"Cannot interpret {what} {obj!r}: {e.args[0]}") from None
     except ValueError as e:
-        raise ValueError(f"Cannot interpret {what} {obj!r}: {e}") from None
+        raise ValueError(f"Cannot interpret {what} {obj!r}: {str(e).replace(repr(obj), 'it', 1)}") from None
 
 
 def parse_feeds(graph: Graph, feed_dict: Mapping[Any, Any] | None) -> dict[str, Any]:

@@ -126,9 +126,10 @@ def test_texts_that_describe_no_cluster_are_refused(given):
     ("given", "told"),
     [
         ("ps:1, worker:2", "write ps=1,worker=2"),
-        ("worker=two", "'two' is no number of tasks; write worker=2"),
+        ("worker=two", "'two' is not a number of tasks; write worker=2"),
+        ("worker=", "'' is not a number of tasks; write worker=2"),
         ("worker=4,ps", "'ps' has no number of tasks; write ps=2"),
-        ("ps=1,worker=-2", "'-2' is no number of tasks; write worker=2"),
+        ("ps=1,worker=-2", "'-2' is not a number of tasks; write worker=2"),
         ("localhost:2222", "write zmq://localhost:2222"),
         ("worker4", "There is no file 'worker4'; numbers of tasks are written worker=4,ps=2"),
     ],

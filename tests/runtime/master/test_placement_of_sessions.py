@@ -32,8 +32,12 @@ def good() -> Iterator[tf.Tensor]:
 def test_a_node_that_cannot_be_placed_fails_every_run_of_its_session(good: tf.Tensor) -> None:
     with tf.Session() as session:
         for _ in range(2):
-            with pytest.raises(InvalidArgumentError, match="Cannot assign a device for operation bad"):
+            with pytest.raises(InvalidArgumentError, match="Cannot assign a device for operation bad") as e:
                 session.run(good)
+            assert "\nThis step does not need 'bad'" in e.value.message and "place_pruned_graph=True" in e.value.message
+        with pytest.raises(InvalidArgumentError, match="Cannot assign a device for operation bad") as e:
+            session.run("bad:0")
+        assert "does not need" not in e.value.message
 
 
 def test_so_does_one_that_comes_later(fresh_graph: None) -> None:

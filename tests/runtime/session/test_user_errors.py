@@ -160,9 +160,12 @@ def test_a_fetch_from_another_graph_names_the_line_that_made_it() -> None:
     tf.constant(1.0)
     with tf.Graph().as_default():
         foreign = tf.constant(2.0, name="foreign")
-    with tf.Session() as session, pytest.raises(ValueError, match="foreign.*not an element of this graph") as e:
+    with tf.Session() as session, pytest.raises(ValueError, match="foreign.*: it is not an element of this graph") as e:
         session.run(foreign)
-    assert Path(__file__).name in str(e.value)
+    assert Path(__file__).name in str(e.value) and str(e.value).count("foreign") == 1
+    assert "dt.Session(graph=x.graph)" in str(e.value)
+    with tf.Session(graph=foreign.graph) as session:
+        assert session.run(foreign) == 2.0
 
 
 def test_operands_of_two_graphs_are_refused() -> None:
