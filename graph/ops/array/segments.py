@@ -272,8 +272,12 @@ def _segment_reference(kind: str, data: Array, ids: Array) -> Array:
     if kind != "Mean":
         return combine_rows(data, ids, count, kind, empty=1 if kind == "Prod" else 0)
     total = combine_rows(data, ids, count, "Sum")
-    sizes = np.maximum(np.bincount(ids, minlength=count), 1).astype(data.dtype)
-    return np.asarray(total / sizes.reshape(-1, *[1] * (data.ndim - 1)), data.dtype)
+    kind = data.dtype.kind
+    sizes = np.maximum(np.bincount(ids, minlength=count), 1).reshape(-1, *[1] * (data.ndim - 1))
+    sizes = sizes.astype({"i": np.int64, "u": np.uint64}.get(kind, data.dtype))
+    if kind in "iu":  # rounded towards zero, without the floating numbers that int64 does not fit in
+        return np.asarray((total - np.fmod(total, sizes)) // sizes, data.dtype)
+    return np.asarray(total / sizes, data.dtype)
 
 
 def _segment_mean_gradient(node: Node, grad: Any) -> Sequence[Any]:

@@ -145,6 +145,14 @@ CASES = [
         True,
         dynamic=True,
     ),
+    OpCase(
+        "SegmentMean",
+        a.segment_mean,
+        [np.array([2**60 + 1, 2**60 + 4, -7, 4, -7]), SORTED],
+        lambda x, ids: np.array([2**60 + 2, -7, 0, -1]),
+        dynamic=True,
+        label="integers",
+    ),
     OpCase("SegmentMax", a.segment_max, [real(5, 2), SORTED], _segments(np.maximum, 0), grad=True, dynamic=True),
     OpCase("SegmentMin", a.segment_min, [real(5), SORTED], _segments(np.minimum, 0), grad=True, dynamic=True),
     OpCase(
