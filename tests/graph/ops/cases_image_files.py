@@ -59,6 +59,22 @@ def _png() -> None:
         assert len(written(files.encode_png(RAMP, level))) < RAMP.size / 4  # its rows differ little
 
 
+def _channels_of_png() -> None:
+    """The grey of colours is libpng's, to the bit."""
+    for pixels, half in ((RAMP, 0), (NOISE, 1 << 14)):
+        full = np.full_like(pixels[..., :1], np.iinfo(pixels.dtype).max)
+        red, green, blue = np.moveaxis(pixels[..., :3].astype(int), 2, 0)
+        grey = (9797 * red + 19234 * green + 3737 * blue + half >> 15)[..., None]
+        expected = {1: grey, 2: np.dstack([grey, full]), 4: np.dstack([pixels[..., :3], full])}
+        for channels, right in expected.items():
+            node = files.decode_png(files.encode_png(pixels[..., :3]), channels, pixels.dtype)
+            np.testing.assert_array_equal(run(node), right)
+        for own, channels, right in ((4, 3, pixels[..., :3]), (4, 2, np.dstack([grey, pixels[..., 3]])),
+                                     (1, 3, np.repeat(pixels[..., :1], 3, 2)), (2, 4, pixels[..., [0, 0, 0, 1]])):  # fmt: skip
+            node = files.decode_png(files.encode_png(pixels[..., :own]), channels, pixels.dtype)
+            np.testing.assert_array_equal(run(node), right)
+
+
 def _rows_of_png() -> None:
     """Files of 16 bits with each of the filters."""
     for way in range(5):
@@ -164,6 +180,7 @@ def _without_pillow() -> None:
 
 CASES: list[Any] = [
     ScriptCase(("DecodePng", "EncodePng"), _png, "lossless"),
+    ScriptCase(("DecodePng",), _channels_of_png, "channels"),
     ScriptCase(("DecodePng",), _rows_of_png, "filters"),
     ScriptCase(
         ("DecodeJpeg", "EncodeJpeg", "EncodeJpegVariableQuality", "ExtractJpegShape", "DecodeAndCropJpeg"),

@@ -76,18 +76,35 @@ def _pixels(image: Any, channels: int) -> Array:
     return found if found.ndim == 3 else found[..., None]
 
 
+def _with_channels(pixels: Array, channels: int) -> Array:
+    """A PNG file's pixels with other channels, as libpng makes them: grey of 8 bits is truncated, and that of 16 bits rounded."""
+    own = pixels.shape[2]
+    if channels in (0, own):
+        return pixels
+    colours = pixels[..., : 3 if own > 2 else 1]
+    if channels < 3 <= own:
+        half = 1 << 14 if pixels.dtype == np.uint16 else 0
+        red, green, blue = np.moveaxis(colours.astype(np.uint32), 2, 0)
+        colours = ((9797 * red + 19234 * green + 3737 * blue + half) >> 15).astype(pixels.dtype)[..., None]
+    elif own < 3 <= channels:
+        colours = np.repeat(colours, 3, 2)
+    if channels % 2:
+        return colours
+    alpha = pixels[..., -1:] if own % 2 == 0 else np.full_like(pixels[..., :1], np.iinfo(pixels.dtype).max)
+    return np.concatenate([colours, alpha], 2)
+
+
 def _frames(contents: bytes, channels: int, ratio: int = 1) -> tuple[str, Array]:
     """The format, and all frames as `[n, height, width, channels]`."""
     if _is_deep_png(contents):
-        found = _decode_deep_png(contents)
-        if channels not in (0, found.shape[2]):
-            found = _pixels(_pillow().open(io.BytesIO(contents)), channels).astype(np.uint16) * 257
-        return "PNG", found[None]
+        return "PNG", _with_channels(_decode_deep_png(contents), channels)[None]
     image = _opened(contents)
     try:
         if image.format == "JPEG" and (ratio > 1 or channels == 1):
             width, height = image.size
             image.draft("L" if channels == 1 else image.mode, (-(-width // ratio), -(-height // ratio)))
+        if image.format == "PNG":
+            return "PNG", _with_channels(_pixels(image, 0), channels)[None]
         if image.format != "GIF":
             return image.format, _pixels(image, channels)[None]
         frames = []
