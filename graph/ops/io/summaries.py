@@ -69,9 +69,9 @@ def _histogram(x: Array, *, tag: str) -> Array:
     counts, _ = np.histogram(values, LIMITS)
     used = np.flatnonzero(counts)
     limits, kept = [], []
-    if len(used):  # the bins from the first to the last that is not empty, and an empty one before and after
-        first, last = max(0, used[0] - 1), min(len(counts) - 1, used[-1] + 1)
-        limits, kept = LIMITS[first + 1 : last + 2].tolist(), counts[first : last + 1].tolist()
+    if len(used):  # the bins that are not empty, the one before each of them, and one after the last
+        shown = np.unique(np.concatenate([used - 1, used, used[-1:] + 1]).clip(0, len(counts) - 1))
+        limits, kept = LIMITS[shown + 1].tolist(), counts[shown].tolist()
     histogram = pb.HistogramProto(
         min=values.min() if len(values) else 0.0, max=values.max() if len(values) else 0.0, num=len(values),
         sum=values.sum(), sum_squares=values @ values, bucket_limit=limits, bucket=kept,
