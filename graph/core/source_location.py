@@ -55,7 +55,12 @@ class SourceLine:
         return linecache.getline(self.file, self.line).strip() if self.is_local else ""
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}" if self.line else "<unknown>"
+        """The file, relative to the working folder if it lies below, and the line: `train.py:7`."""
+        if not self.line:
+            return "<unknown>"
+        with contextlib.suppress(OSError):  # the working folder may be gone
+            return f"{self.file.removeprefix(f'{Path.cwd()}{os.sep}')}:{self.line}"
+        return f"{self.file}:{self.line}"
 
 
 UNKNOWN: Origin = ("", 0)

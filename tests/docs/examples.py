@@ -1,7 +1,8 @@
 """The examples in the documentation: found, run, compared with what the page says, written anew on request.
 
 A page's Python and shell blocks are run in order, in one folder and one process per page. A Python block that begins with `import`
-starts a new program: a new file, a new graph, new names. The ```text block that follows a block, if there is one, is what the block
+starts a new program: a new file, a new graph, new names. Its file is called `program.py`, or as the text says before it: "Save this as
+`train.py`". The ```text block that follows a block, if there is one, is what the block
 prints, and behind that the last lines of the traceback if it raises. In it, `...` stands for anything. A Python block without a
 text block must neither print nor raise; the commands of a shell block without one must succeed.
 
@@ -41,7 +42,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = "program.py"  # the file that error texts name
+PROGRAM = "program.py"  # the file that texts name, where the page does not say how it is called
 LIMIT_S = 290  # for all examples of one page: only what hangs takes so long
 WIDTH = 110  # of the output that a page shows
 FAILED = re.compile(r"\(exit status \d+\)\n\Z")  # how what a block prints ends whose command failed
@@ -58,6 +59,7 @@ NOT_RUN = {
 }
 """Pattern of the beginning of a command -> why the tests do not run it."""
 
+_SAVED_AS = re.compile(r"\b[Ss]ave\s+(?:this|the\s+program)\s+as\s+`([\w-]+\.py)`")
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -70,13 +72,14 @@ class Example:
     shown: str
     line: int
     span: tuple[int, int] | None  # of the text block's content; None when there is no text block
+    file: str = PROGRAM  # of the program that it begins
 
 
 def examples(page: str) -> list[Example]:
     """The blocks of a page that run or make a file, in order."""
     found: list[Example] = []
     blocks = list(_FENCED.finditer(page))
-    for block, after in zip(blocks, [*blocks, None][1:], strict=True):
+    for before, block, after in zip([None, *blocks], blocks, [*blocks, None][1:], strict=False):
         named = re.match(r"# ([\w-]+\.\w+)$", block[2], re.MULTILINE)
         if block[1] not in ("python", "sh") and not named:
             continue
@@ -84,7 +87,9 @@ def examples(page: str) -> list[Example]:
         span = after.span(2) if after is not None and follows else None
         shown = page[span[0] : span[1]] if span else ""
         line = page.count("\n", 0, block.start()) + 2
-        found.append(Example(named[1] if named else block[1], block[2], shown, line, span))
+        saved = _SAVED_AS.search(page, before.end() if before is not None else 0, block.start())
+        file = saved[1] if saved else PROGRAM
+        found.append(Example(named[1] if named else block[1], block[2], shown, line, span, file))
     return found
 
 
@@ -130,7 +135,7 @@ def run(found: list[Example]) -> list[str]:
         env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "110", "DOVETAIL_PROFILE": "none"}
         ended = subprocess.run(
             command,
-            input=json.dumps([(e.language, e.code) for e in found]),
+            input=json.dumps([(e.language, e.code, e.file) for e in found]),
             capture_output=True,
             text=True,
             env=env,
@@ -143,15 +148,15 @@ def run(found: list[Example]) -> list[str]:
     return printed
 
 
-def _run_here(blocks: list[tuple[str, str]]) -> list[str]:
+def _run_here(blocks: list[tuple[str, str, str]]) -> list[str]:
     """Run blocks in this process, and keep what each prints."""
     import dovetail as dt
 
     printed: list[str] = []
     names: dict[str, object] = {}
-    source = ""
+    source, program = "", PROGRAM
     with contextlib.ExitStack() as graph, Shell() as shell:
-        for language, code in blocks:
+        for language, code, file in blocks:
             if language == "sh":
                 printed.append(shell.run(code))
                 continue
@@ -162,14 +167,14 @@ def _run_here(blocks: list[tuple[str, str]]) -> list[str]:
             if code.startswith("import "):
                 graph.close()
                 graph.enter_context(dt.Graph().as_default())
-                names, source = {"__name__": "__main__"}, ""
+                names, source, program = {"__name__": "__main__"}, "", file
             padded = "\n" * source.count("\n") + code
             source += code
-            linecache.cache[PROGRAM] = (len(source), None, source.splitlines(keepends=True), PROGRAM)
+            linecache.cache[program] = (len(source), None, source.splitlines(keepends=True), program)
             out = io.StringIO()
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
                 try:
-                    exec(compile(padded, PROGRAM, "exec"), names)
+                    exec(compile(padded, program, "exec"), names)
                 except Exception as e:  # what an example shows may be an error
                     out.write("".join(traceback.format_exception_only(e)))
             printed.append(out.getvalue())

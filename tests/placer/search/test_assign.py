@@ -12,6 +12,7 @@ from search_problems import problem, random_problem
 
 import dovetail as dt
 from dovetail.graph.core.errors import InvalidArgumentError, ResourceExhaustedError
+from dovetail.graph.core.source_location import SourceLine
 from dovetail.placer.critical_path import CLIENT, Span, Transfer
 from dovetail.placer.partition.one_sided_updates import moved_parts
 from dovetail.placer.pipeline import STRATEGIES
@@ -140,7 +141,7 @@ def test_rules_and_searches_refuse_what_does_not_fit_alike_in_sums_that_add_up(
     with pytest.raises(ResourceExhaustedError) as e:
         dt.place(graph, {"w": 4}, devices=devices, fetches=made, strategy=strategy, budget_s=0.1)
     assert (message if isinstance(message, str) else message[strategy]) in str(e.value)
-    assert f"'v0' was created at {__file__}:" in str(e.value)
+    assert f"'v0' was created at {str(SourceLine(__file__, 1)).removesuffix('1')}" in str(e.value)
     assert e.value.op.name == "v0"
 
 

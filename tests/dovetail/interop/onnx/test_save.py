@@ -17,6 +17,7 @@ from reference_interpreter import Interpreter
 
 import dovetail as dt
 from dovetail.graph.core.dtypes import as_dtype
+from dovetail.graph.core.source_location import SourceLine
 from dovetail.onnx import exporters as _exporters  # noqa: F401  (registers them)
 from dovetail.onnx.writing import EXPORTERS
 
@@ -207,7 +208,7 @@ def test_all_nodes_without_a_counterpart_are_named_with_their_lines() -> None:
         dt.onnx.export([y, z])
     assert "'angle' (Atan2): Atan2 has no counterpart in ONNX" in str(e.value)
     assert "'gamma' (Lgamma)" in str(e.value)
-    assert f"created at {__file__}" in str(e.value)
+    assert f"created at {str(SourceLine(__file__, 1)).removesuffix('1')}" in str(e.value)
     assert "MatrixInverse" not in str(e.value)  # what follows from another problem is none
 
 
