@@ -48,7 +48,8 @@ def describe(node: Node, fields: Collection[str] = ()) -> str:
             break
         block = block.outer
     if node.colocation:
-        lines.append(f"    colocated with {listed(node.colocation, SHOWN)}")
+        ignored = ", so device blocks around it do not count" if node.blocks is None and not fields else ""
+        lines.append(f"    colocated with {listed(node.colocation, SHOWN)}{ignored}")
     if fields:
         lines.append(f"    {node.type} has kernels for {', '.join(node.opdef.device_types)}")
     return "\n".join(lines)

@@ -137,6 +137,12 @@ class Placement:
         return self._find_reasons()
 
     @cached_property
+    def told_rules(self) -> npt.NDArray[np.uint8]:
+        """`rules` as they are told: a node whose group has one candidate has no other choice."""
+        single = np.array([*(len(d.candidates) == 1 for d in self.reasons.demands), False])  # the last one: not placed
+        return np.where((self.rules == Rule.GROUP) & single[self.reasons.demand_of], np.uint8(Rule.ONLY), self.rules)
+
+    @cached_property
     def _placed(self) -> list[int]:
         """`index` as a list, of which single items are quicker to get."""
         return self.index.tolist()  # type: ignore[no-any-return]
@@ -196,7 +202,7 @@ class Placement:
             candidates=tuple(names[d] for d in demand.candidates),
             rejected=tuple(Rejection(names[d], why) for d, why in demand.against(len(names)).items()),
             chosen=names[int(self.index[i])],
-            rule=Rule(int(self.rules[i])),
+            rule=Rule(int(self.told_rules[i])),
             overruled=tuple(overruled),
         )
 
@@ -233,7 +239,8 @@ class Placement:
         return tuple(r for _, r in sorted(out, key=lambda pair: pair[0]))
 
     def _why_relaxed(self, i: int) -> str:
-        found = [note.text for note in self.reasons.notes_of(i) if note.kind != "ignored"]
+        notes = [note for note in self.reasons.notes_of(i) if note.kind != "ignored"]
+        found = [note.text for note in notes if note.node == i] or [note.text for note in notes]
         dropped = self.reasons.demand(i).dropped
         found += [dropped] if dropped else []
         return "; ".join(dict.fromkeys(found)) or Rule(int(self.rules[i])).text

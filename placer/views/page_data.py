@@ -130,7 +130,7 @@ class _Writer:
             "device": assigned,
             "place": [d if i not in run_on or d in run_on[i] else run_on[i][0] for i, d in enumerate(assigned)],
             "request": [requests[n.device] for n in nodes],
-            "rule": plan.decisions.rules[index].tolist(),
+            "rule": plan.decisions.told_rules[index].tolist(),
             "demand": reasons.demand_of[index].tolist(),
             "line": lines,
             "block": [0 if n.blocks is None else self.blocks[n.blocks] + 1 for n in nodes],  # +1
