@@ -211,4 +211,15 @@ def moved_parts(partitions: Mapping[str, Partition], device_of: Callable[[Node],
     return found
 
 
-__all__ = ["DirectUpdate", "cpu_of", "direct_updates", "moved", "moved_parts"]
+def moved_updates(partitions: Mapping[str, Partition], device_of: Callable[[Node], str]) -> dict[Node, int]:
+    """The updates that tasks do in the memory of others -> the bytes of the variable that each changes."""
+    found = {}
+    for device, part in partitions.items():
+        for node in part.nodes:
+            if (node.type in _UPDATES or node.type in _ASSIGNS) and task_of(device_of(node)) != task_of(device):
+                dtype, dims = type_and_dims(node.inputs[0])
+                found[node] = (element_count(dims) or 0) * dtype.size
+    return found
+
+
+__all__ = ["DirectUpdate", "cpu_of", "direct_updates", "moved", "moved_parts", "moved_updates"]

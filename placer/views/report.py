@@ -6,11 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 from heapq import nsmallest
 
+from ...graph.core.graph import Node
 from ...graph.core.interpreter_state import collector_paused
 from ...graph.core.opdef import has_known_bytes
 from ...graph.ops.state.accumulators import ACCUMULATOR
 from ..cluster.spec import Cluster
 from ..cost.static import Traffic, repeated, work
+from ..partition.insert_channels import is_copied
+from ..partition.one_sided_updates import moved_updates
 from ..partition.partitioned_graph import Channel, task_of
 from ..plan_data import PlanData
 from ..render.text import (
@@ -27,9 +30,10 @@ from ..render.text import (
     where,
 )
 from ..search.jit import FEW
+from ..search.problem import Objective
 from .facts import PREDICTED, Facts, without_compiling
 from .plan_warning import LISTED
-from .scope_tree import fold
+from .scope_tree import Row, fold
 
 TRANSFERS = 3
 """Values that the heading names, those of the most bytes."""
@@ -105,11 +109,9 @@ def _contents_text(facts: Facts) -> str:
     tasks = len({task_of(d) for d in devices})
     one_worker = "" if facts.one_worker is None else f"the step of one worker, {short(facts.one_worker.task)}; "
     text = f"{one_worker}{what} on {count_text(len(devices), 'device')} of {count_text(tasks, 'task')}"
-    if plan.channels:
-        text += f"; {count_text(len(plan.channels), 'channel')}, {len(between)} of them between tasks ({size} per step)"
-    else:
-        text += "; no channels"
-    text += f", {count_text(direct, 'one-sided read')}" if direct else ""
+    text += f"; {_channels_text(len(plan.channels), len(between), direct, size)}"
+    if updates := moved_updates(plan.partitions, plan.decisions.device_of) if plan.moved_parts else {}:
+        text += f", {count_text(len(updates), 'one-sided update')} ({size_text(sum(updates.values()))} per step)"
     if fed := [
         plan.graph.get_tensor_by_name(name)
         for name in sorted({name for p in plan.partitions.values() for name in p.feeds})
@@ -119,7 +121,7 @@ def _contents_text(facts: Facts) -> str:
         )
         text += f"; {count_text(len(fed), 'feed')} ({size} per step)"
     if idle := facts.idle_tasks:
-        text += f"; nothing runs on {listed(map(short, idle), LISTED)}"
+        text += f"; nothing runs on {listed(map(short, idle), LISTED)}{_why_fewer(plan, tasks)}"
     by_device: dict[str, list[str]] = {}
     for task, device in plan.moved_parts.items():
         by_device.setdefault(device, []).append(short(task))
@@ -132,10 +134,40 @@ def _contents_text(facts: Facts) -> str:
     return text + _access_text(plan)
 
 
+def _channels_text(channels: int, between: int, direct: int, size: str) -> str:
+    """How many channels there are, how many of them are between tasks, and how many of those are one-sided reads."""
+    if not channels:
+        return "no channels"
+    text = count_text(channels, "channel")
+    if between < channels:
+        text += f", {between or 'none'} of them"
+    text += " between tasks" + (f" ({size} per step)" if between else "")
+    if not direct:
+        return text
+    if between == 1:
+        return f"{text}, as a one-sided read"
+    return f"{text}, {'all' if direct == between else f'{direct} of these'} as one-sided reads"
+
+
+def _why_fewer(plan: PlanData, tasks: int) -> str:
+    """What a search for this step has proven about plans on more tasks; '' if nothing."""
+    solution = plan.solution
+    if solution is None or not solution.is_of_step or not solution.lower_bound:
+        return ""
+    limit = time_text(solution.lower_bound)
+    if solution.minimized is Objective.THROUGHPUT:
+        limit = f"no plan can end a step more often than every {limit}"
+    else:
+        limit = f"no plan can take less than {limit}"
+    fewest = "one task is" if tasks == 1 else f"{tasks} tasks are"
+    return f" ({fewest} fastest: {limit})" if solution.gap < 1e-9 else f" ({limit})"
+
+
 def _access_text(plan: PlanData) -> str:
     """Which tasks use each other's memory, and whether that is assumed or found."""
     access = plan.access
     text = f"; shared memory is {access.how}" if access.used else ""
+    text += " (dt.place with shared_memory=False assumes none)" if text and not access.found else ""
     ways = {(r.task, r.owner) for r in access.refused if not r.variable}
     if ways:
         task, owner = min(ways)
@@ -206,10 +238,32 @@ def link_seconds(crossing: Traffic, cluster: Cluster) -> float | None:
 
 def scopes_table(plan: PlanData) -> Table:
     """The nodes folded by name (`scope_tree.py`), and a line that counts omitted rows."""
-    rows = fold(((n.name, device) for device, p in plan.partitions.items() for n in p.nodes), ROWS)
+    rows = fold(((n.name, _place(plan, n, device)) for device, p in plan.partitions.items() for n in p.nodes), ROWS)
     left = rows[ROWS:]
     rest = f"... and {len(left)} more with {count_text(sum(len(r.nodes) for r in left), 'node')}" if left else ""
-    return ("scope", "nodes", "where"), [(r.label, str(len(r.nodes)), where(r.devices)) for r in rows], rest
+    return ("scope", "nodes", "where"), [(r.label, str(len(r.nodes)), _where(r)) for r in rows], rest
+
+
+_RUN_BY = " (run by "
+
+
+def _where(row: Row) -> str:
+    """The places of a row's nodes; of several only the devices, as there is no room for more."""
+    places = row.devices
+    if len(places) > 1:
+        places = Counter()
+        for place, nodes in row.devices.items():
+            places[place.partition(_RUN_BY)[0]] += nodes
+    return where(places)
+
+
+def _place(plan: PlanData, node: Node, device: str) -> str:
+    """The device that runs a node; for one that it runs in another task's memory, that of the node, and the task that runs it."""
+    if not (plan.moved_parts or plan.added_to) or is_copied(node):
+        return device
+    home = plan.decisions.device_of(node)
+    by = plan.added_to.get(node, plan.moved_parts.get(task_of(home)))
+    return f"{home}{_RUN_BY}{task_of(device)})" if by == device and task_of(home) != task_of(device) else device
 
 
 def _relaxations(plan: PlanData) -> str:

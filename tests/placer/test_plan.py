@@ -4,6 +4,7 @@ import gzip
 import sys
 import tracemalloc
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import page_plans
@@ -120,12 +121,72 @@ def test_the_head_counts_devices_that_only_hold_variables():
     assert "/job:ps/task:0/CPU:0 0 1 16 B 0" in text
 
 
+def test_updates_in_shared_memory_are_counted_and_shown_where_the_variables_are():
+    with dt.Graph().as_default():
+        with dt.device(dt.train.replica_device_setter(ps_tasks=2)):
+            x = dt.placeholder("float32", [32, 10], name="x")
+            w, b = dt.get_variable("w", [10, 1]), dt.get_variable("b", [1])
+            loss = dt.reduce_mean(dt.square(dt.matmul(x, w) + b))
+            train = dt.train.GradientDescentOptimizer(0.1).minimize(loss)
+        plan = dt.place([loss, train], CLUSTER)
+        apart = dt.place([loss, train], CLUSTER, shared_memory=False)
+    text = " ".join(str(plan).split())
+    assert "; no channels, 2 one-sided updates (44 B per step); 1 feed" in text
+    assert "; shared memory is assumed (dt.place with shared_memory=False assumes none)" in text
+    assert "w 1 /job:ps/task:0/CPU:0 (run by /job:worker/task:0)" in text
+    assert "b 2 /job:ps/task:1/CPU:0 (run by /job:worker/task:0)" in text
+    (descent,) = (line for line in str(plan).splitlines() if line.startswith("GradientDescent "))
+    assert "/job:ps/task:0/CPU:0 (2), /job:ps/task:1/CPU:0 (2)" in descent and "run by" not in descent
+    assert "one-sided" not in str(apart) and "run by" not in str(apart)
+
+
+def test_the_head_says_which_channels_are_one_sided_reads():
+    with dt.Graph().as_default():
+        made = []
+        for i in range(2):
+            with dt.device("/job:ps/task:0"):
+                v = dt.Variable(np.ones(100, "float32"), name=f"v{i}")
+                sent = dt.negative(v)
+            with dt.device("/job:worker/task:0/cpu:0"):
+                made += [dt.tanh(v), dt.tanh(sent)]
+        with dt.device("/job:worker/task:0/gpu:0"):
+            passed = dt.tanh(made[0])
+        heads = [
+            " ".join(str(dt.place(fetches, CLUSTER, devices={"worker": ["cpu:0", "gpu:0"]})).split())
+            for fetches in (made[0], [made[0], made[2]], made, [made[0], passed])
+        ]
+    ends = (
+        "; 1 channel between tasks (400 B per step), as a one-sided read;",
+        "; 2 channels between tasks (800 B per step), all as one-sided reads;",
+        "; 4 channels between tasks (1.6 KiB per step), 2 of these as one-sided reads;",
+        "; 2 channels, 1 of them between tasks (400 B per step), as a one-sided read;",
+    )
+    for head, end in zip(heads, ends, strict=True):
+        assert end in head, head
+
+
+def test_the_head_says_what_a_search_has_proven_about_more_tasks():
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [64, 64], name="x")
+        y = dt.matmul(dt.matmul(x, x), x)
+        plan = dt.place(y, {"worker": 2}, strategy="auto", budget_s=0.1)
+        by_rules = dt.place(y, {"worker": 2})
+    proven = replace(plan, solution=replace(plan.solution, objective=1e-3, lower_bound=1e-3))
+    head = " ".join(str(proven).split())
+    assert "; nothing runs on /job:worker/task:1 (one task is fastest: no plan can take less than 1 ms)" in head
+    bounded = replace(plan, solution=replace(plan.solution, objective=1e-3, lower_bound=5e-4))
+    assert "/job:worker/task:1 (no plan can take less than 500 µs)" in " ".join(str(bounded).split())
+    unknown = replace(plan, solution=replace(plan.solution, lower_bound=0.0))
+    for silent in (unknown, by_rules):
+        assert " ".join(str(silent).split("device  ")[0].split()).endswith("nothing runs on /job:worker/task:1")
+
+
 def test_the_table(graph):
     text = str(place(graph, CLUSTER, fetches="layer/y:0", devices=GPUS))
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert lines[0].startswith("Plan: predicted step time ≥ ")
     assert lines[1] == "largest transfers: layer/w/read:0 (48 B), layer/b/read:0 (16 B)"
-    assert lines[2].startswith("8 nodes on 3 devices of 3 tasks; 2 channels, 2 of them between tasks (64 B per step)")
+    assert lines[2].startswith("8 nodes on 3 devices of 3 tasks; 2 channels between tasks (64 B per step)")
     assert "/job:ps/task:0/CPU:0 2 1 48 B 0" in lines
     assert "/job:worker/task:0/GPU:1 4 0 0 B ≥ 20" in lines
     assert "/job:ps/task:0/CPU:0 -> /job:worker/task:0/GPU:1 1 0 48 B" in lines

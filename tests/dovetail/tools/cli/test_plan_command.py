@@ -76,7 +76,7 @@ def test_a_file_and_a_module(folder: Path, program: str) -> None:
     text = " ".join(result.output.split())
     assert text.startswith("Plan: predicted step time ") and ", slower than one device: " in text
     assert (
-        "3 nodes on 2 devices of 2 tasks; 1 channel, 1 of them between tasks (8 B per step); nothing runs on /job:ps/task:0 device"
+        "3 nodes on 2 devices of 2 tasks; 1 channel between tasks (8 B per step); nothing runs on /job:ps/task:0 device"
         in text
     )
     assert "/job:ps/task:1/CPU:0 -> /job:worker/task:0/GPU:0" in result.output
