@@ -23,6 +23,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
 PAGE = ROOT / "docs" / "performance.md"
 PICTURE = ROOT / "docs" / "images" / "performance.svg"
+IN_MEMORY = " (shared memory)"
+"""In the picture, after the names of transfers: their values are not sent."""
 TIMES = ("µs/node", "µs", "ms", "s", "difference")  # units of which less is better
 
 INTRODUCTION = """# Benchmarks
@@ -59,11 +61,11 @@ PARTS = (
     Part(
         "The runtime",
         "runtime",
-        "Servers and clients are processes of one machine, beside TensorFlow's over loopback gRPC. On one machine a variable "
-        "is read where it lies, in shared memory, so transfers take the same time whatever their size, and their GB/s say no more than "
-        "that. *Over tcp* is what processes of two machines without keys do, over loopback. *Two machines* are network namespaces of one "
-        "machine; with keys, the ratio is to the same without keys. The rows of many tasks say what all tasks of a cluster take to "
-        "prepare a step, beside the same graph on one task; each takes 50 ms longer than it must.",
+        "Servers and clients are processes of one machine, beside TensorFlow's in graph mode, over gRPC on loopback. On one machine a"
+        " variable is read where it lies, in shared memory, so transfers take the same time whatever their size, and their GB/s say "
+        "no more than that. *Over tcp* is what processes of two machines without keys do, over loopback. *Two machines* are network "
+        "namespaces of one machine; with keys, the ratio is to the same without keys. The rows of many tasks say what all tasks of a "
+        "cluster take to prepare a step, beside the same graph on one task; each takes 50 ms longer than it must.",
         (", cpu",),
         (
             "empty step",
@@ -72,6 +74,7 @@ PARTS = (
             "ten hops",
             "transfer 1 MiB",
             "transfer 64 MiB",
+            "transfer 64 MiB, over tcp",
             "64 clients",
         ),
     ),
@@ -236,6 +239,11 @@ def planning() -> str:
     )
 
 
+def _label(name: str) -> str:
+    """What the picture calls a row."""
+    return name.partition(", beside")[0] + IN_MEMORY * (name.startswith("transfer ") and "," not in name)
+
+
 def picture() -> str:
     """Bars of the rows that parts name, each beside its fastest peer, on a logarithmic axis from the peer's speed."""
     shown: list[tuple[str, dict[str, Any] | None]] = []
@@ -244,7 +252,7 @@ def picture() -> str:
         chosen = [found[name] for name in part.picture if name in found]
         if chosen:
             shown.append((part.title, None))
-            shown += [(row["name"].partition(", beside")[0], row) for row in chosen]
+            shown += [(_label(row["name"]), row) for row in chosen]
     left, right, top, line = 330.0, 30.0, 26.0, 20.0
     width, height = 890.0, top + line * len(shown) + 10
     ratios = [speed_up(row) for _, row in shown if row is not None]
@@ -256,7 +264,7 @@ def picture() -> str:
 
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" role="img" '
-        'aria-label="Speed-up over its peers" style="max-width:100%"><style>',
+        'aria-label="Speed-up over its peers, on one machine with two cores" style="max-width:100%"><style>',
         "text { font: 12px Helvetica, Arial, sans-serif; fill: #222; } .soft { fill: #667; } .head { font-weight: bold; }",
         ".bar { fill: #3b78d8; } .grid { stroke: #d5dae2; }",
         "@media (prefers-color-scheme: dark) { text { fill: #ddd; } .soft { fill: #99a; } .bar { fill: #6aa3f5; } "
