@@ -3,7 +3,8 @@
 A page may hold these marks, each on a line of its own:
 
     <!-- the table of ops -->           a table of docs/tables.py
-    <!-- the page of plan: training --> the page of a plan of tests/placer/page_plans.py, in a frame
+    <!-- the page of plan: training --> the page of a plan of tests/placer/page_plans.py, in a frame. It replaces an image just above
+                                        the mark, which stands there for those who read the file itself
 
 The notebooks run once in each build, so that plans in them are their interactive pages. The files in `notebooks/` keep still pictures.
 """
@@ -31,7 +32,7 @@ import notebooks  # noqa: E402
 from dovetail.public_paths import HOMES  # noqa: E402
 
 TABLES = {tables.MARK: tables.ops_table, tables.OLD_NAMES_MARK: tables.old_names_table}
-PLAN_MARK = re.compile(r"<!-- the page of plan: (\w+) -->")
+PLAN_MARK = re.compile(r"(?:!\[[^\]]*\]\([^)\s]*\)\n\n)?<!-- the page of plan: (\w+) -->")
 NOTEBOOK_FOLDER = "tutorial"  # where the site has the notebooks
 
 
