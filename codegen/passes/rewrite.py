@@ -141,6 +141,7 @@ class _Walk:
         self.fed = {t for _, t in partition.feeds}
         self.feeds = tuple([(name, self.stand_in(t)) for name, t in partition.feeds])
         self.table = table
+        self.of_integers = {op for op, rules in table.items() if all(rule.integer for rule in rules)}
         self.sized = not counted and any(op.name in _ASKING for op in self.table)
         # An upper bound of a tensor's uses: removed consumers are not subtracted.
         self.uses: Counter[Tensor] = Counter()
@@ -183,7 +184,7 @@ class _Walk:
             if self.sized and node.opdef.name not in CONTROL_FLOW_OPS and self.fed.isdisjoint(node.outputs):
                 self.sizes.see(node)
             return
-        if node.opdef in self.table or self.options.fold and self.folding.may_fold(node):
+        if self.has_rules(node) or self.options.fold and self.folding.may_fold(node):
             for _ in range(_MOST_ROUNDS):
                 found = self.replacement(node)
                 if found is None:
@@ -201,6 +202,11 @@ class _Walk:
             self.fired.append(Fired("equal nodes", original, equal.name))
         if equal is not original:
             self.replace(original, equal.outputs)
+
+    def has_rules(self, node: Node) -> bool:
+        """Whether a rule may apply to a node. A fast check."""
+        op = node.opdef
+        return op in self.table and (op not in self.of_integers or node.outputs[0].dtype.is_integer)
 
     def may_change(self, node: Node) -> bool:
         """Whether a node is a pure function of its inputs."""
