@@ -30,8 +30,9 @@ over all magnitudes; NaN gives NaN, and infinities, zeros and denormals give wha
 
 Those with an error of 1 in float32 and more in float64 are computed in float64 for both; so are those that only float32 has.
 
-`exp_log`, `trig`, `hyperbolic` and `special` have the functions above; `memory` loads and stores elements, float16 and bfloat16 as bits;
-`intrinsics` has LLVM's, and sums in any order. Only `codegen/cpu` imports this package; GPU kernels have its functions translated.
+`exp_log`, `trig`, `hyperbolic` and `special` have the functions above; `memory` has arguments of kernels, loads and stores of elements,
+float16 and bfloat16 as bits; `intrinsics` has LLVM's, and sums in any order. Only `codegen/cpu` imports this package; GPU kernels have its
+functions translated.
 
 Sources: argument reduction after Cody and Waite, "Software Manual for the Elementary Functions" (1980); log and log1p follow
 Ng's fdlibm (Sun, 1993); float32 erf is N. Juffa's pair of polynomials (public domain); the coefficients of exp, and of erf
@@ -69,6 +70,7 @@ from .intrinsics import (
     fused,
     inner,
     larger,
+    launched,
     rint,
     select,
     sqrt,
@@ -76,6 +78,17 @@ from .intrinsics import (
     trunc,
     wide_vectors,
 )
-from .memory import from_bfloat16, from_float16, load, store, to_bfloat16, to_float16, towards_odd
+from .memory import (
+    from_bfloat16,
+    from_float16,
+    load,
+    some_words,
+    store,
+    to_bfloat16,
+    to_float16,
+    towards_odd,
+    vector,
+    word,
+)
 from .special import erf32, erf64, erfc32, lgamma32
 from .trig import acos32, acos64, asin32, asin64, atan32, atan64, cos32, cosine_of_turn64, sin32, sine_of_turn64, tan32

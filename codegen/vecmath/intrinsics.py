@@ -19,6 +19,12 @@ f32, f64, i32, i64 = np.float32, np.float64, np.int32, np.int64
 inner = partial(njit, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """`njit` without wrappers for Python and C, for functions that only compiled code calls. This saves a tenth of the compile time."""
 
+launched = njit(
+    "void(intp, intp, intp)", no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy", cache=True
+)
+"""Compiles a kernel: `kernel(words, lo, hi)` is called by launch tables alone. It finds its arguments at the address `words`
+(`memory.vector`, `memory.word`), and does the part from `lo` to `hi` of its work."""
+
 
 def vectorisable(function: Callable[..., Any]) -> Any:
     return inner(fastmath={"contract"}, forceinline=True, error_model="numpy")(function)

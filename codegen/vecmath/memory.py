@@ -1,4 +1,4 @@
-"""Loads and stores of elements of a kernel's arrays; conversions of float16 and bfloat16, which are stored as their bits.
+"""Arguments of kernels; loads and stores of elements of their arrays; conversions of float16 and bfloat16, which are stored as their bits.
 
 Inputs and outputs of a kernel never overlap, but LLVM cannot know it, and beyond a few arrays it gives up checking and does not
 vectorise. So each access says which array it belongs to (alias.scope) and which ones it cannot touch (noalias). Nor is there
@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
 from numba import types
 from numba.core.errors import RequireLiteralValue
 
@@ -26,6 +27,48 @@ def element(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> An
     return builder.gep(context.make_array(kind)(context, builder, array).data, [index])
 
 
+def _literal(number: Any) -> Any:
+    """The type of an argument that must be a literal."""
+    if not isinstance(number, types.IntegerLiteral):
+        raise RequireLiteralValue("a number must be a literal")
+    return number
+
+
+def _words_at(builder: Any, address: Any, at: Any) -> Any:
+    """The address of word `at` of those at an address."""
+    return builder.gep(builder.inttoptr(address, ir.IntType(64).as_pointer()), [at])
+
+
+@instructions(lambda words, at: types.int64(words, types.intp))
+def word(context, builder, values, words, at):
+    """Word `at` of those at an address."""
+    return builder.load(_words_at(builder, *values))
+
+
+@instructions(
+    lambda words, at, count: types.UniTuple(types.int64, _literal(count).literal_value)(words, types.intp, count)
+)
+def some_words(context, builder, values, words, at, count):
+    """So many words (a literal), from word `at` on, as a tuple."""
+    first, number = _words_at(builder, *values[:2]), count.literal_value
+    loaded = [builder.load(builder.gep(first, [context.get_constant(types.intp, i)])) for i in range(number)]
+    return context.make_tuple(builder, types.UniTuple(types.int64, number), loaded)
+
+
+@instructions(lambda words, at, kind: types.Array(kind.dtype, 1, "C")(words, types.intp, kind))
+def vector(context, builder, values, words, at, kind):
+    """The vector of this type whose address is word `at`; the next word is the number of its elements."""
+    begin, size = (
+        builder.load(_words_at(builder, values[0], builder.add(values[1], context.get_constant(types.intp, i))))
+        for i in (0, 1)
+    )
+    made = context.make_array(types.Array(kind.dtype, 1, "C"))(context, builder)
+    step = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(kind.dtype)))
+    data = builder.inttoptr(begin, made.data.type)
+    context.populate_array(made, data=data, shape=[size], strides=[step], itemsize=step, meminfo=None)
+    return made._getvalue()
+
+
 def _mark(builder: Any, instruction: Any, number: int) -> None:
     if number >= _MOST_ARRAYS:
         return  # LLVM then takes it that the access may touch any array
@@ -36,13 +79,7 @@ def _mark(builder: Any, instruction: Any, number: int) -> None:
     instruction.set_metadata("noalias", module.add_metadata([s for i, s in enumerate(scopes) if i != number]))
 
 
-def _with_literal(number: Any, signature: Any) -> Any:
-    if not isinstance(number, types.IntegerLiteral):
-        raise RequireLiteralValue("the array's number must be a literal")
-    return signature
-
-
-@instructions(lambda array, number, index: _with_literal(number, array.dtype(array, number, types.intp)))
+@instructions(lambda array, number, index: array.dtype(array, _literal(number), types.intp))
 def load(context, builder, values, array, number, index):
     """Element `index` of a contiguous vector that is the kernel's array `number` (a literal)."""
     value = builder.load(element(context, builder, array, values[0], values[2]))
@@ -50,9 +87,7 @@ def load(context, builder, values, array, number, index):
     return context.data_model_manager[array.dtype].from_data(builder, value)
 
 
-@instructions(
-    lambda array, number, index, value: _with_literal(number, types.void(array, number, types.intp, array.dtype))
-)
+@instructions(lambda array, number, index, value: types.void(array, _literal(number), types.intp, array.dtype))
 def store(context, builder, values, array, number, index, value):
     """Put a value into element `index` of a contiguous vector that is the kernel's array `number` (a literal)."""
     data = context.data_model_manager[array.dtype].as_data(builder, values[3])

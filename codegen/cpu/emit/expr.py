@@ -40,8 +40,8 @@ _FORMS = {
 
 
 def type_of(dtype: DType) -> str:
-    """Numba's name of an element type in memory."""
-    return "boolean" if dtype.is_bool else "uint16" if dtype in NARROW else dtype.name
+    """NumPy's name of an element type in memory."""
+    return "bool_" if dtype.is_bool else "uint16" if dtype in NARROW else dtype.name
 
 
 def literal(value: object, dtype: DType) -> str:
@@ -131,7 +131,7 @@ class ElementWriter(ValueWriter):
 
     def new_scratch(self, name: str, size: str, dtype: DType) -> Array:
         """An array of the kernel's own."""
-        self.scratch.append(f"    {name} = np.empty({size}, np.{'bool_' if dtype.is_bool else type_of(dtype)})")
+        self.scratch.append(f"    {name} = np.empty({size}, np.{type_of(dtype)})")
         return self._array(name)
 
     def index(self, axes: Iterable[int], row: str = "", last: str = "") -> str:

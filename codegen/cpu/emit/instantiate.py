@@ -1,7 +1,8 @@
 """Makes the source texts of hand-written kernels from a file of functions and the types of their arguments.
 
 A file such as `kernels/contraction_source.py` is the head of its kernels' texts. Its functions take flat arrays, integers, and tuples of
-integers, then the range of work that a call does. They are compiled and kept like all other kernels (`jit`).
+integers, then the range of work that a call does. In the text they read these arguments from a launch table (`vecmath.launched`). They are
+compiled and kept like all other kernels (`jit`).
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from typing import TypeAlias
 from ....graph.core import philox
 
 Signature: TypeAlias = "tuple[str, tuple[int, ...]]"
-"""(a letter per argument, the lengths of the tuples that follow): r is an array that is read, w one that is written, n one of int64
-that is read, c one of int64 with which threads count, p one of int32 that is written, i an integer."""
+"""(a letter per argument, the lengths of the tuples that follow): a is an array, c one of int64, p one of int32, i an integer."""
 
 _CPU = Path(__file__).parent.parent
 _IMPORT = re.compile(r"^from (?:dovetail\.codegen\.cpu|\.)\.?([\w.]+) import (\w*)", re.MULTILINE)
@@ -36,16 +36,20 @@ def versions() -> str:
 
 def text_of(file: str, functions: Mapping[str, Signature], dtype: str) -> str:
     """The source text of functions of one file for arrays of one type. `kernel` is the function, or a tuple of several."""
-    return text_with(file, tuple([_compiled(name, signature, dtype) for name, signature in functions.items()]))
+    return text_with(file, tuple(functions), tuple([_arguments(*x, dtype) for x in functions.values()]))
 
 
 @cache
-def text_with(file: str, compiled: tuple[str, ...]) -> str:
-    """The source text of a file, with these expressions for its compiled functions as `kernel`."""
+def text_with(file: str, names: tuple[str, ...], arguments: tuple[tuple[str, ...], ...] = ()) -> str:
+    """The source text of a file, with the functions of these names as `kernel`, which find their arguments so."""
     called = hashlib.sha256(b"".join(p.read_bytes() for p in _called(_CPU / f"{file}.py"))).hexdigest()[:16]
-    text, kernel = (_CPU / f"{file}.py").read_text(encoding="utf-8"), ", ".join(compiled)
-    kernel = kernel if len(compiled) == 1 else f"({kernel})"
-    return f"{text}\n\n# for functions {called}, {versions()}\nkernel = {kernel}\n"
+    text = (_CPU / f"{file}.py").read_text(encoding="utf-8")
+    for name, values in zip(names, arguments, strict=False):
+        begin, parameters, rest = re.split(rf"^def {name}\(([^)]*)\):.*$", text, maxsplit=1, flags=re.MULTILINE)
+        *own, lo, hi = re.findall(r"\w+", parameters)
+        lines = "".join(f"\n    {x} = {value}" for x, value in zip(own, values, strict=True))
+        text = f"{begin}@m.launched\ndef {name}(words, {lo}, {hi}):{lines}{rest}"
+    return f"{text}\n\n# for functions {called}, {versions()}\nkernel = {', '.join(names)}\n"
 
 
 def _called(path: Path) -> list[Path]:
@@ -64,11 +68,12 @@ def _called(path: Path) -> list[Path]:
     return sorted(found)
 
 
-def _compiled(name: str, signature: Signature, dtype: str) -> str:
-    arguments, tuples = signature
-    read = ", readonly=True"
-    kinds = {"r": (dtype, read), "w": (dtype, ""), "c": ("int64", ""), "p": ("int32", ""), "n": ("int64", read)}
-    arrays = {letter: f"types.Array(types.{kind}, 1, 'C'{how})" for letter, (kind, how) in kinds.items()}
-    types = [arrays.get(a, "types.intp") for a in arguments]
-    types += [f"types.UniTuple(types.intp, {n})" for n in tuples] + ["types.intp"] * 2
-    return f"njit(types.void({', '.join(types)}), nogil=True, no_cfunc_wrapper=True, error_model='numpy', cache=True)({name})"
+def _arguments(letters: str, tuples: tuple[int, ...], dtype: str) -> tuple[str, ...]:
+    kinds, out, at = {"a": dtype, "c": "int64", "p": "int32"}, [], 0
+    for letter in letters:
+        out.append(f"m.vector(words, {at}, np.{kinds[letter]})" if letter in kinds else f"m.word(words, {at})")
+        at += 2 if letter in kinds else 1
+    for length in tuples:
+        out.append(f"m.some_words(words, {at}, {length})")
+        at += length
+    return tuple(out)

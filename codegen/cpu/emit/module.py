@@ -1,6 +1,7 @@
 """Emits a readable Numba module from a loop nest and its schedule.
 
-A kernel is a function of flat arrays (inputs, then outputs), the sizes of the axes, and the range `[lo, hi)` of what threads share.
+A kernel is a function of its arguments' words (`vecmath.launched`) and of the range `[lo, hi)` of what threads share. The arguments are
+flat arrays (inputs, then outputs) and the sizes of the axes.
 
 Code is compiled as written: no fast-math flags, integers wrap around, NaN and infinities behave as in NumPy. Two things differ
 from NumPy, within stated bounds: the functions of `vecmath`, and the order of sums in a row, which are added in blocks whose totals
@@ -66,16 +67,15 @@ def source_of(loops: LoopNest, schedule: CpuSchedule, in_place: int = 0) -> Numb
     widths = [f"{short} = np.{name}" for name, short in SHORT.items() if short in used and "float16" not in name]
     draws = any(v.op == "random" for v in loops.values)
     partial = {r: total_type(loops.values[r]) for r in element.parts}
-    arrays = [(f"in{i}", v.dtype, ", readonly=True") for i, v in enumerate(loops.loads)]
-    arrays += [(f"out{i}", loops.values[s.value].dtype, "") for i, s in enumerate(loops.stores)]
-    arrays += [(f"part{r}", dtype, "") for r, dtype in partial.items()] + [("done", int64, "")] * bool(partial)
-    numbers = [*(f"n{i}" for i in range(len(loops.reduced))), *loops.sizes, "lo", "hi"]
+    arrays = [(f"in{i}", v.dtype) for i, v in enumerate(loops.loads)]
+    arrays += [(f"out{i}", loops.values[s.value].dtype) for i, s in enumerate(loops.stores)]
+    arrays += [(f"part{r}", dtype) for r, dtype in partial.items()] + [("done", int64)] * bool(partial)
+    numbers = [*(f"n{i}" for i in range(len(loops.reduced))), *loops.sizes]
     lines = [
         "# Made by Dovetail from:",
         described,
         f"# for {versions()}",
         "import numpy as np",
-        "from numba import njit, types",
         "",
         "from dovetail.codegen import vecmath as m",
         *(["from dovetail.codegen.cpu.emit import philox as r"] if draws else []),
@@ -83,14 +83,11 @@ def source_of(loops: LoopNest, schedule: CpuSchedule, in_place: int = 0) -> Numb
         "",
         *widths,
         "",
-        "SIGNATURE = types.void(",
-        *[f"    types.Array(types.{type_of(dtype)}, 1, 'C'{kind})," for _, dtype, kind in arrays],
-        f"    *[types.intp] * {len(numbers)},",
-        ")",
         "",
-        "",
-        '@njit(SIGNATURE, nogil=True, no_cfunc_wrapper=True, error_model="numpy", cache=True)',
-        f"def kernel({', '.join([*(name for name, *_ in arrays), *numbers])}):",
+        "@m.launched",
+        "def kernel(words, lo, hi):",
+        *[f"    {name} = m.vector(words, {2 * i}, np.{type_of(dtype)})" for i, (name, dtype) in enumerate(arrays)],
+        *[f"    {name} = m.word(words, {2 * len(arrays) + i})" for i, name in enumerate(numbers)],
         "    m.wide_vectors()",
         *([f"    n{schedule.along} = {schedule.unrolled}"] if schedule.unrolled else []),
         *element.scratch,

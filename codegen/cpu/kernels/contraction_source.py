@@ -18,7 +18,6 @@ previous kernel is still in its core's caches. See `emit.instantiate` for how th
 """
 
 import numpy as np
-from numba import njit, types  # noqa: F401 (what is added to this text uses them)
 
 from dovetail.codegen import vecmath as m
 from dovetail.codegen.cpu.kernels import microkernel as tile
@@ -274,7 +273,7 @@ def contract(
     if not is_inside:
         per_image, row, column = tall * broad * group, broad * group, group
     far = pixels * group if by_filter else per_image  # to the next bunch of the result's first axis
-    seen = slab if is_packed or not is_inside else tile.as_written(x)
+    seen = slab if is_packed or not is_inside else x
     moves = np.empty(most if is_matrix else every, np.intp)
     if is_matrix:
         for k in range(most):
@@ -354,7 +353,7 @@ def contract(
                 at, of = (a * sums[1] + b) * sums[2] + k, of_w + first * w_jumps[4]
                 second, source, gaps = panels, 0, (lanes, steps * lanes)
                 if in_place and own % lanes == 0:
-                    second, source, gaps = tile.as_written(w), of + k * w_jumps[3], (w_jumps[3], lanes)
+                    second, source, gaps = w, of + k * w_jumps[3], (w_jumps[3], lanes)
                 else:
                     lay_out_taps(w, panels, of, w_jumps, taps, at, steps, own, lanes)
                 shift, of = (0 if is_packed else k * step, 0) if is_matrix else (0, k)

@@ -57,7 +57,7 @@ def top_kernel(node: Node, threads: int) -> tuple[str, Callable[..., tuple[Array
         planner.share(function, (*arrays, (length, count)), rows, parts_of(rows, time, threads), threads)
         return values, places
 
-    return text_of("kernels/topk_source", {"top": ("rwp", (2,))}, node.outputs[0].dtype.name), top
+    return text_of("kernels/topk_source", {"top": ("aap", (2,))}, node.outputs[0].dtype.name), top
 
 
 _FLOATS = _of(float32, float64)

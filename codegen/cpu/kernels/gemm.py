@@ -27,7 +27,7 @@ from .node import NodeKernel
 
 Jumps: TypeAlias = "tuple[int, ...]"
 
-FUNCTIONS = {"contract": ("rrwwci", (3, 4, 3, 2, 6, 4, 5, 4, 4, 3, 3, 3)), "overlay": ("rrw", (3, 3, 6, 2))}
+FUNCTIONS = {"contract": ("aaaaci", (3, 4, 3, 2, 6, 4, 5, 4, 4, 3, 3, 3)), "overlay": ("aaa", (3, 3, 6, 2))}
 
 
 def contract(

@@ -21,7 +21,6 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.core.imputils import impl_ret_borrowed
 
 from ...target import register_tile
 from ...vecmath.intrinsics import instructions
@@ -216,9 +215,3 @@ def transpose(context, builder, args, out, to, out_jump, x, of, x_jump):
     for row, place in zip(rows, places(into, args[1], args[2]), strict=True):
         builder.store(row, place, align=align)
     return context.get_dummy_value()
-
-
-@instructions(lambda x: x.copy(readonly=False)(x))
-def as_written(context, builder, args, x):
-    """A read-only array typed as a writable one, so that a variable of a kernel may be either."""
-    return impl_ret_borrowed(context, builder, x.copy(readonly=False), args[0])

@@ -6,7 +6,8 @@ time, in vectors, and only a block with such a number is scanned one by one.
 See `emit.instantiate` for how this text becomes a kernel.
 """
 
-from numba import njit, types  # noqa: F401 (what is added to this text uses them)
+import numpy as np  # noqa: F401 (the text names types by it)
+from numba import types
 
 from dovetail.codegen import vecmath as m
 

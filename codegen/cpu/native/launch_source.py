@@ -14,6 +14,7 @@ then reads how many helpers sleep. So at least one of them sees what the other h
 number of sleeping helpers, and then writes a byte to the pipe that these read.
 """
 
+import numpy as np
 from numba import njit
 
 from dovetail.codegen import vecmath as m
@@ -22,10 +23,10 @@ from dovetail.codegen.cpu.native import machine as c, table as t
 _WORDS, _NUMBER = "int64[::1]", "int64"
 
 
-@m.inner(f"{_NUMBER}({_NUMBER}, {_NUMBER})", error_model="numpy")
-def word(record, i):
-    """A word of a record."""
-    return c.word_at(record + t.WORD * i)
+@m.inner(f"{_NUMBER}({_NUMBER}, {_NUMBER}, {_NUMBER})", error_model="numpy")
+def launch(record, lo, hi):
+    """Call the kernel of the record at an address for a range. Returns 0: success."""
+    return c.call_kernel(m.word(record, t.KERNEL), record + 8 * t.HEAD, lo, hi)
 
 
 @m.inner(f"void({_WORDS}, boolean)", error_model="numpy")
@@ -35,12 +36,12 @@ def share(memory, is_caller):
     The caller takes the first parts, helpers the last: what a core wrote in the launch before is still in its caches.
     """
     record = memory[t.RECORD]
-    parts, length = word(record, t.PARTS), word(record, word(record, 0) - 1)
+    parts, length = m.word(record, t.PARTS), m.word(record, m.word(record, 0) - 1)
     while True:
         part = c.take(memory, t.TAKEN, is_caller, parts)
         if part < 0:
             return
-        if c.call_record(record, t.HEAD, length * part // parts, length * (part + 1) // parts) != 0:
+        if launch(record, length * part // parts, length * (part + 1) // parts) != 0:
             c.count_up(memory, t.FAILED, 1)
             return
 
@@ -67,7 +68,7 @@ def serve(memory):
         order = c.count_now(memory, t.ORDER)
         if order != 0 and order != seen:
             others = c.count_up(memory, t.INSIDE, 1)
-            if c.count_now(memory, t.ORDER) == order and others < word(memory[t.RECORD], t.THREADS) - 1:
+            if c.count_now(memory, t.ORDER) == order and others < m.word(memory[t.RECORD], t.THREADS) - 1:
                 share(memory, False)
             c.count_up(memory, t.INSIDE, -1)
             seen, n = order, 0
@@ -112,7 +113,7 @@ def run(table, memory):
         if memory.size > 0 and table[at + t.THREADS] > 1:
             failed = shared(memory, record, table[at + t.THREADS] - 1)
         else:
-            failed = c.call_record(record, t.HEAD, table[last - 1], table[last])
+            failed = launch(record, 0, table[last])
         at = last + 1
     return failed
 
@@ -131,8 +132,9 @@ def bind(arrays, patches, table):
     return True
 
 
-@njit(f"void(uint8[::1], {_NUMBER}, {_NUMBER})", error_model="numpy", nogil=True, no_cfunc_wrapper=True, cache=True)
-def clear(x, lo, hi):
-    """Fill a part of a vector with zeros."""
+@m.launched
+def clear(words, lo, hi):
+    """Fill a part of a vector of bytes with zeros."""
+    x = m.vector(words, 0, np.uint8)
     for i in range(lo, hi):
         m.store(x, 0, i, 0)

@@ -56,28 +56,18 @@ def take(counters, place, is_first, count):
     return front if is_first else count - 1 - back
 
 
-@instructions(lambda record, head, low, high: types.int64(*[types.intp] * 4))
-def call_record(context, builder, args, record, head, low, high):
-    """Call the function of the record at an address for a range: trampoline(function, arguments, low, high). Returns 0: success.
-
-    The addresses of the trampoline and of the function are words 1 and 2; the arguments begin at word `head`.
-    """
-    places = [builder.add(args[0], builder.mul(i, _WORD(8))) for i in (_WORD(1), _WORD(2), args[1])]
-    trampoline, function = [builder.load(_place(builder, p, _WORD)) for p in places[:2]]
-    kind = ir.FunctionType(_INT, [_WORD] * 4)
-    return builder.sext(builder.call(_place(builder, trampoline, kind), [function, places[2], *args[2:]]), _WORD)
+@instructions(lambda kernel, words, low, high: types.int64(*[types.intp] * 4))
+def call_kernel(context, builder, args, kernel, words, low, high):
+    """Call the kernel at an address (`vecmath.launched`) as Numba does: kernel(result*, error**, words, low, high). 0: success."""
+    passed = [*[cgutils.alloca_once(builder, _BYTE.as_pointer()) for _ in range(2)], *args[1:]]
+    kind = ir.FunctionType(_INT, [x.type for x in passed])
+    return builder.sext(builder.call(_place(builder, args[0], kind), passed), _WORD)
 
 
 @instructions(lambda words, at: types.int64(words, types.intp))
 def address_of_element(context, builder, args, words, at):
     """The address of an element of a vector."""
     return builder.ptrtoint(element(context, builder, words, *args), _WORD)
-
-
-@instructions(lambda address: types.int64(types.intp))
-def word_at(context, builder, args, address):
-    """The word at an address."""
-    return builder.load(_place(builder, args[0], _WORD))
 
 
 @instructions(lambda arrays, number: types.int64(types.intp, types.intp))

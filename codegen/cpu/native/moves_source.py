@@ -1,6 +1,6 @@
 """The loops of strided copies and of checks for native plans. See `emit.instantiate` for how this text becomes a kernel."""
 
-from numba import njit, types  # noqa: F401 (what is added to this text uses them)
+import numpy as np  # noqa: F401 (the text names types by it)
 
 from dovetail.codegen import vecmath as m
 

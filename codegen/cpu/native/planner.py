@@ -235,12 +235,12 @@ def copy_source(itemsize: int) -> str:
     """The text of a kernel for strided copies of elements of `itemsize` bytes. NotPlannableError: there is none for that size."""
     if itemsize not in (1, 2, 4, 8):
         raise NotPlannableError(f"elements of {itemsize} bytes")
-    return text_of("native/moves_source", {"copy": ("rw", (5, 5, 5))}, f"uint{8 * itemsize}")
+    return text_of("native/moves_source", {"copy": ("aa", (5, 5, 5))}, f"uint{8 * itemsize}")
 
 
 def check_source(itemsize: int) -> str:
     """The text of a kernel that checks integers of `itemsize` bytes."""
-    return text_of("native/moves_source", {"check": ("rii", ())}, f"int{8 * itemsize}")
+    return text_of("native/moves_source", {"check": ("aii", ())}, f"int{8 * itemsize}")
 
 
 def joined_axes(x: Array, out: Array) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:

@@ -96,10 +96,7 @@ def share(function: Callable[..., Any], arguments: Sequence[Any], length: int, p
 
     For kernels whose sizes are seldom the same twice; others run by plans. Arrays are contiguous vectors.
     """
-    if parts <= 1:
-        function(*arguments, 0, length)
-        return
     assert all(x.flags.c_contiguous for x in arguments if isinstance(x, np.ndarray))
     record = launches.record(function, arguments, launches.begin_of, length, threads, parts)
-    if not run(np.array(record, np.int64), threads):
+    if not run(np.array(record, np.int64), min(threads, parts)):
         raise MemoryError("a kernel found no memory for its scratch arrays")

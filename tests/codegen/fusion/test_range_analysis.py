@@ -10,6 +10,7 @@ pytest.importorskip("numba")
 
 from dovetail.codegen.cpu.emit.module import source_of  # noqa: E402
 from dovetail.codegen.cpu.jit import compile_now  # noqa: E402
+from dovetail.codegen.cpu.native.worker_pool import share  # noqa: E402
 from dovetail.codegen.cpu.schedule import schedule_of  # noqa: E402
 from dovetail.codegen.fusion.range_analysis import is_below_zero, passes_over_nan  # noqa: E402
 from dovetail.codegen.ir.loop_nest import LoopNest, LoopNestBuilder  # noqa: E402
@@ -79,7 +80,7 @@ def test_rows_with_nan_and_infinities(made: Made, length: int) -> None:
     x[6, length // 3] = -np.inf
     loops, _ = rows(made)
     out = np.empty_like(x)
-    compile_now(source_of(loops, schedule_of(loops)).text)(x.ravel(), out.ravel(), *x.shape, 0, len(x))
+    share(compile_now(source_of(loops, schedule_of(loops)).text), (x.ravel(), out.ravel(), *x.shape), len(x), 1, 1)
     with np.errstate(all="ignore"):
         d: Any = x.astype(np.float64)
         d -= d.max(-1, keepdims=True)

@@ -17,6 +17,7 @@ pytest.importorskip("numba")
 
 from dovetail.codegen.cpu.emit.module import source_of  # noqa: E402
 from dovetail.codegen.cpu.jit import compile_now  # noqa: E402
+from dovetail.codegen.cpu.native.worker_pool import share  # noqa: E402
 from dovetail.codegen.cpu.schedule import schedule_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -32,13 +33,8 @@ def cast(value: Any, source: DType, to: DType) -> Any:
     loops, _ = build.finish()
     kernel = compile_now(source_of(loops, schedule_of(loops)).text)
     out = np.empty(value.shape, to.np)
-    kernel(passed(value), passed(out), value.size, 0, value.size)
+    share(kernel, (value, out, value.size), value.size, 1, 1)
     return out
-
-
-def passed(value: Any) -> Any:
-    """An array as Numba takes it: narrow floats as their bits."""
-    return bits(value) if value.dtype in (float16.np, bfloat16.np) else value
 
 
 def bits(value: Any) -> Any:
@@ -122,7 +118,10 @@ def test_the_source_computes_in_float32(narrow: DType) -> None:
     loops, _ = build.finish()
     body = source_of(loops, schedule_of(loops)).text.split("def kernel")[1].splitlines()
     assert body == [
-        "(in0, out0, n0, lo, hi):",
+        "(words, lo, hi):",
+        "    in0 = m.vector(words, 0, np.uint16)",
+        "    out0 = m.vector(words, 2, np.uint16)",
+        "    n0 = m.word(words, 4)",
         "    m.wide_vectors()",
         "    for i0 in range(lo, hi):",
         "        v0 = m.load(in0, 0, i0)",

@@ -422,6 +422,7 @@ import dovetail as dt
 from dovetail.codegen import artifact_cache
 from dovetail.codegen.cpu import jit
 from dovetail.codegen.cpu.emit.module import source_of
+from dovetail.codegen.cpu.native.worker_pool import share
 from dovetail.codegen.cpu.schedule import schedule_of
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.graph.core.dtypes import float32
@@ -432,7 +433,7 @@ loops, _ = b.finish()
 artifact_cache.WAIT_S = 1000.0
 function = jit.compile_now(source_of(loops, schedule_of(loops)).text)
 out = np.empty(3, np.float32)
-function(np.ones(3, np.float32), out, 3, 0, 3)
+share(function, (np.ones(3, np.float32), out, 3), 3, 1, 1)
 assert np.allclose(out, np.exp(0.75))
 print(sum(function.stats.cache_hits.values()))
 """

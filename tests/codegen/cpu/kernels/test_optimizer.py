@@ -171,7 +171,12 @@ def test_the_source_reads_and_writes_one_array() -> None:
     loops = update("GradientDescent", float32, ())
     body = source_of(loops, schedule_of(loops), 1).text.split("def kernel")[1].splitlines()
     assert body == [
-        "(in0, in1, in2, out0, n0, lo, hi):",
+        "(words, lo, hi):",
+        *[
+            f"    {name} = m.vector(words, {at}, np.float32)"
+            for name, at in (("in0", 0), ("in1", 2), ("in2", 4), ("out0", 6))
+        ],
+        "    n0 = m.word(words, 8)",
         "    m.wide_vectors()",
         "    for i0 in range(lo, hi):",
         "        v0 = m.load(out0, 3, i0)",

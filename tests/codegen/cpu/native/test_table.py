@@ -13,7 +13,7 @@ from dovetail.codegen.cpu.jit import compile_now
 from dovetail.codegen.cpu.native import table as launches
 from dovetail.codegen.cpu.native.planner import LEAST, Planner, check_source, copy_source
 from dovetail.codegen.cpu.native.plans import NativePlan
-from dovetail.codegen.cpu.native.worker_pool import run
+from dovetail.codegen.cpu.native.worker_pool import run, share
 
 Array = np.ndarray[Any, Any]
 
@@ -63,7 +63,8 @@ def test_a_kernel_is_called_as_numba_calls_it(dtype: Any) -> None:
     assert strided(x, out).run() is True
     assert np.array_equal(out, x.T)
     raw, again = x.reshape(-1).view(f"u{x.itemsize}"), np.zeros((7, 5), f"u{x.itemsize}")
-    function(raw, again.reshape(-1), (1, 1, 1, 7, 5), (0, 0, 0, 1, 7), (0, 0, 0, 5, 1), 0, 1)
+    arguments = (raw, again.reshape(-1), (1, 1, 1, 7, 5), (0, 0, 0, 1, 7), (0, 0, 0, 5, 1))
+    share(function, arguments, 1, 1, 1)
     assert np.array_equal(again.view(dtype), out)
 
 

@@ -20,23 +20,30 @@ PATIENT = 60.0  # seconds for what ends with an event
 
 # add: numbers[lo ... hi - 1] += 1, an error when hi is `wrong`. take: one for each unit, by the thread that takes it
 _KERNELS = """
-from numba import njit, types
+import numpy as np
+from dovetail.codegen import vecmath as m
 from dovetail.codegen.cpu.native.machine import count_now, count_up
 
-def add(numbers, wrong, lo, hi):
+@m.launched
+def add(words, lo, hi):
+    numbers, wrong = m.vector(words, 0, np.int64), m.word(words, 2)
     if hi == wrong:
         raise ValueError
     for i in range(lo, hi):
         count_up(numbers, i, 1)
 
-def take(numbers, counters, units, thread, end):
+@m.launched
+def take(words, thread, end):
+    numbers, counters, units = m.vector(words, 0, np.int64), m.vector(words, 2, np.int64), m.word(words, 4)
     while True:
         unit = count_up(counters, 0, 1)
         if unit >= units:
             return
         count_up(numbers, unit, 1)
 
-def meet(numbers, lo, hi):
+@m.launched
+def meet(words, lo, hi):
+    numbers = m.vector(words, 0, np.int64)
     if lo + 2 == hi:  # the caller was left alone
         numbers[:] = 1
         return
@@ -44,10 +51,7 @@ def meet(numbers, lo, hi):
     while count_now(numbers, 1 - lo) == 0:
         pass
 
-_meet = njit("void(int64[::1], int64, int64)", nogil=True, error_model="numpy", cache=True)(meet)
-_add = njit("void(int64[::1], int64, int64, int64)", nogil=True, error_model="numpy", cache=True)(add)
-_take = njit("void(int64[::1], int64[::1], int64, int64, int64)", nogil=True, error_model="numpy", cache=True)(take)
-kernel = _add, _take, _meet
+kernel = add, take, meet
 """
 
 
