@@ -32,6 +32,7 @@ from ...graph.ops.math.cast import cast
 from ...graph.ops.math.compare import not_equal
 from ...graph.ops.math.elementwise import log
 from ...graph.ops.math.reduce import reduce_sum
+from ...graph.ops.nn.activations import relu
 from ...graph.ops.nn.softmax import (
     checked_logits,
     sigmoid_cross_entropy_with_logits,
@@ -187,7 +188,7 @@ def hinge_loss(
 ) -> Tensor:  # fmt: skip
     """max(1 - labels * logits, 0), labels of 0 and 1 taken for -1 and 1."""
     true, given = _pair(labels, logits)
-    losses = maximum(1.0 - (2.0 * true - 1.0) * given, 0.0)
+    losses = relu(1.0 - (2.0 * true - 1.0) * given)  # of which the gradient is 0 at 0; that of `maximum` is 1
     return compute_weighted_loss(losses, weights, scope or "hinge_loss", loss_collection, reduction)
 
 

@@ -66,3 +66,12 @@ def test_logits_that_are_whole_numbers() -> None:
     x = dt.placeholder(dt.int32, [8, 10])
     with pytest.raises(TypeError, match=r"logits must be of a floating type, not int32$"):
         dt.nn.softmax_cross_entropy_with_logits(labels=x, logits=x)
+
+
+def test_the_gradient_of_a_hinge_loss_is_0_at_its_corner() -> None:
+    logits = dt.constant([1.0, -1.0, 0.5, 2.0])
+    (gradient,) = dt.gradients(
+        dt.losses.hinge_loss([1.0, 0.0, 1.0, 1.0], logits, reduction=dt.losses.Reduction.SUM), logits
+    )
+    with dt.Session() as session:
+        assert session.run(gradient).tolist() == [0, 0, -1, 0]
