@@ -26,7 +26,8 @@ from ...graph.core.source_location import SourceLine, locate
 from ..cluster.calibration import release
 from ..cluster.spec import Cluster
 from ..cost.static import state_bytes
-from ..partition.partitioned_graph import Channel, takers_of
+from ..partition.one_sided_reads import VARIABLES
+from ..partition.partitioned_graph import Channel, takers_of, task_of
 from ..partition.prune import initializers
 from ..plan_data import PlanData
 from ..render.page import Columns
@@ -124,11 +125,14 @@ class _Writer:
         parts = {d: [self.at[n.index] for n in p.nodes if n.index in self.at] for d, p in plan.partitions.items()}
         loops = {device for device, p in plan.partitions.items() if p.has_loop}
         assigned = plan.decisions.index[index].tolist()
-        run_on = self._run_on(parts)
+        run_on, in_place = self._run_on(parts), self._in_place()
         columns: Columns = {
             "op": [ops[n.opdef] for n in nodes],
             "device": assigned,
-            "place": [d if i not in run_on or d in run_on[i] else run_on[i][0] for i, d in enumerate(assigned)],
+            "place": [
+                d if i not in run_on or d in run_on[i] or i in in_place else run_on[i][0]
+                for i, d in enumerate(assigned)
+            ],
             "request": [requests[n.device] for n in nodes],
             "rule": plan.decisions.told_rules[index].tolist(),
             "demand": reasons.demand_of[index].tolist(),
@@ -171,6 +175,7 @@ class _Writer:
                  "otherwise": d.otherwise, "dropped": d.dropped}
                 for d in reasons.demands
             ],
+            "inPlace": list(in_place.items()),
             "copies": [[i, devices] for i, devices in run_on.items() if len(devices) > 1],
             "notes": [[self.at[note.node], note.text] for note in reasons.notes if note.node in self.at],
             "files": self.files.rows,
@@ -317,6 +322,17 @@ class _Writer:
             for i in part:
                 found.setdefault(i, []).append(number[device])
         return found
+
+    def _in_place(self) -> dict[int, int]:
+        """Variable -> the device of another task that changes it in its memory: it is drawn where it lies."""
+        number = {str(d.name): at for at, d in enumerate(self.plan.cluster.devices)}
+        moved, device_of = self.plan.moved_parts, self.plan.decisions.device_of
+        return {
+            self.at[n.index]: number[device]
+            for device in set(moved.values())
+            for n in self.plan.partitions[device].nodes
+            if n.type in VARIABLES and moved.get(task_of(device_of(n))) == device
+        }
 
     def _edges(self) -> Columns:
         """What each node makes and takes; the node that a value comes from as the distance back to it."""

@@ -68,6 +68,7 @@ function complete(p) {
     p.notesOf.set(key, [...(p.notesOf.get(key) || []), words]);
   }
   p.copies = new Map(p.copies);
+  p.inPlace = new Map(p.inPlace); // variable -> the device of another task that changes it in its memory
   p.relaxed = new Map(p.relaxations.map(([node, requested, reason]) => [node, { requested, reason }]));
   p.tasks = [...new Set(p.devices.map((d) => d.task))];
   p.devices.forEach((d, i) => (d.at = i));
@@ -103,8 +104,11 @@ function measureDevices(p) {
   }
 }
 
-/* The devices that run a node: `place`, and for a constant that is copied others. `device` is the one that it is assigned to. */
-const runsOn = (node) => plan.copies.get(node) || [plan.place[node]];
+/* The devices on which a node is drawn: `place`, and for a constant that is copied others. */
+const drawnOn = (node) => plan.copies.get(node) || [plan.place[node]];
+
+/* The devices that run it: a variable that another task changes is drawn where it lies. `device` is the one that a node is assigned to. */
+const runsOn = (node) => (plan.inPlace.has(node) ? [plan.inPlace.get(node)] : drawnOn(node));
 const runsElsewhere = (node) => plan.runs[node] > 0 && runsOn(node).join() !== String(plan.device[node]);
 
 /* Whether an input is computed in this step, rather than fed or left out. */

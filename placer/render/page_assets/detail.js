@@ -206,10 +206,11 @@ function aboutChannels(sum) {
       (plan.channelLoop[c] ? " in each iteration of " + plan.loops[plan.channelLoop[c] - 1] : "") + " · to " + countText(takersOf(c).length, "node") + (plan.channelRelays[c] ? " · forwarded inside the task" : "") +
       (plan.channelHow[c] === DIRECT ? " · one-sided read in shared memory (" + plan.access.how + ")" : ""))];
   return [
-    head(sum.isRemote ? "Channels between tasks" : "Channels inside a task", endsOf(sum)),
+    head(!sum.channels.length ? "One-sided updates" : sum.isRemote ? "Channels between tasks" : "Channels inside a task", endsOf(sum)),
     facts([["per step", sum.text], oneSided ? ["one-sided reads", numberText(oneSided)] : null, ["tensors", numberText(sum.tensors)], ["control", numberText(sum.controls)],
       ...[["from", sum.from], ["to", sum.to]].map(([what, box]) => (box && !isPlace(box) ? [what, box.path] : null))]),
-    section("Values", listOf(sorted, row, 40)),
+    section("Values", sorted.length ? listOf(sorted, row, 40) : null),
+    section("Changed in shared memory (" + plan.access.how + ")", sum.inPlace.length ? listOf(sum.inPlace, (node) => nodeLink(node), 40) : null),
   ];
 }
 

@@ -14,7 +14,7 @@ function innerEdges(leaves, owner, copy) {
   const add = (from, to, value) => {
     const b = owner[to];
     const a = copy.get(plan.place[to]).get(from) ?? owner[from];
-    const crosses = !runsOn(from).includes(plan.place[to]);
+    const crosses = !drawnOn(from).includes(plan.place[to]);
     if (a < 0 || b < 0 || a === b || (crosses && !map.isFlow)) return;
     const key = a * leaves.length + b;
     let edge = found.get(key);
@@ -62,13 +62,21 @@ function outerEdges(leaves, owner) {
       edge.add(c);
     }
   }
+  for (const [node, device] of plan.inPlace) {
+    const from = leaves[owner[node]];
+    const to = anchor(map.roots[device]);
+    if (!from || from === to) continue;
+    const key = from.id + ":" + device;
+    if (!found.has(key)) found.set(key, Object.assign(new ChannelSum(plan.place[node], device), { from, to }));
+    found.get(key).inPlace.push(node);
+  }
   return [...found.values()];
 }
 
-/* All channels between two devices, or between two boxes on them. */
+/* All channels between two devices, or between two boxes on them; and the variables of the one that the other changes in its memory. */
 class ChannelSum {
   constructor(source, target) {
-    Object.assign(this, { source, target, from: null, to: null, channels: [], tensors: 0, controls: 0, bytes: 0, exact: true });
+    Object.assign(this, { source, target, from: null, to: null, channels: [], inPlace: [], tensors: 0, controls: 0, bytes: 0, exact: true });
     this.isRemote = plan.devices[source].task !== plan.devices[target].task;
   }
 
@@ -83,6 +91,7 @@ class ChannelSum {
 
   merge(other) {
     this.channels = this.channels.concat(other.channels);
+    this.inPlace = this.inPlace.concat(other.inPlace);
     this.tensors += other.tensors;
     this.controls += other.controls;
     this.bytes += other.bytes;
@@ -90,17 +99,19 @@ class ChannelSum {
     this.isRemote ||= other.isRemote;
   }
 
-  get text() { return this.tensors ? bytesText(this.bytes, this.exact) : "control"; }
+  get text() { return this.tensors ? bytesText(this.bytes, this.exact) : this.controls ? "control" : "in place"; }
 }
 
 /* One sum per pair of devices, most bytes first; never changes. */
 function deviceLinks() {
   const found = new Map();
-  for (let c = 0; c < plan.channelNode.length; c++) {
-    const key = plan.channelSource[c] * plan.devices.length + plan.channelTarget[c];
-    if (!found.has(key)) found.set(key, new ChannelSum(plan.channelSource[c], plan.channelTarget[c]));
-    found.get(key).add(c);
-  }
+  const between = (source, target) => {
+    const key = source * plan.devices.length + target;
+    if (!found.has(key)) found.set(key, new ChannelSum(source, target));
+    return found.get(key);
+  };
+  for (let c = 0; c < plan.channelNode.length; c++) between(plan.channelSource[c], plan.channelTarget[c]).add(c);
+  for (const [node, device] of plan.inPlace) between(plan.place[node], device).inPlace.push(node);
   return [...found.values()].sort(moreBytes);
 }
 

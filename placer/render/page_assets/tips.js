@@ -47,7 +47,9 @@ function tipOfNode(node) {
 
 function tipOfChannels(sum) {
   const sorted = [...sum.channels].sort((a, b) => plan.channelBytes[b] - plan.channelBytes[a]);
-  return [h("b", {}, sum.text + (sum.isRemote ? " between tasks" : " inside a task")), h("p", {}, endsOf(sum)),
+  const what = sum.channels.length ? sum.text + (sum.isRemote ? " between tasks" : " inside a task") : "changed in shared memory";
+  return [h("b", {}, what), h("p", {}, endsOf(sum)),
+    ...sum.inPlace.slice(0, 8).map((node) => h("p", { class: "pair" }, h("span", {}, plan.names[node]), h("i", {}, "in place"))),
     ...sorted.slice(0, 8).map((c) => h("p", { class: "pair" }, h("span", {}, channelName(c)), h("i", {}, isControl(c) ? "control" : bytesText(plan.channelBytes[c], plan.channelExact[c] > 0)))),
     sorted.length > 8 ? h("p", { class: "faint" }, "… and " + numberText(sorted.length - 8) + " more") : ""];
 }

@@ -207,7 +207,7 @@ function plantTree(shows) {
   const flow = Object.assign(new Box("flow", plan.program || "Model", -1, []), { devices: [0] });
   for (let i = 0; i < plan.count; i++) {
     if (!shows(i)) continue;
-    for (const device of runsOn(i)) for (let b = roots[device]; b; b = b.parent) b.nodes.push(i);
+    for (const device of drawnOn(i)) for (let b = roots[device]; b; b = b.parent) b.nodes.push(i);
     flow.nodes.push(i);
   }
   return { roots, tops, flow };

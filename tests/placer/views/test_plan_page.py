@@ -96,8 +96,14 @@ def test_the_page_gives_the_work_of_one_sided_updates_to_the_device_that_runs_th
         with dt.device("/job:worker"):
             train = dt.train.GradientDescentOptimizer(0.1).minimize(dt.reduce_sum(w * w))
         plan = dt.place(train, {"ps": 1, "worker": 1})
-    devices = {short(d["name"]): d for d in unpack(payload(plan))["devices"]}
+    data = unpack(payload(plan))
+    devices = {short(d["name"]): d for d in data["devices"]}
     ps, worker = devices["/job:ps/task:0/CPU:0"], devices["/job:worker/task:0/CPU:0"]
+    ((variable, by),) = data["inPlace"]  # drawn where it lies; what changes it, where that runs
+    assert data["names"][variable] == "w" and data["devices"][by] is worker
+    assert data["devices"][data["place"][variable]] is ps
+    (update,) = (i for i, name in enumerate(data["names"]) if name.endswith("ApplyGradientDescent"))
+    assert data["devices"][data["device"][update]] is ps and data["devices"][data["place"][update]] is worker
     assert list(plan.moved_parts.values()) == [worker["name"]]
     assert (ps["flops"], ps["nodes"]) == (0, 0)
     assert worker["flops"] == work(plan.partitions[worker["name"]].nodes, plan.sizes.cost).flops > 0

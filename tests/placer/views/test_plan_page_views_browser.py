@@ -165,11 +165,21 @@ def test_a_node_is_drawn_on_each_device_that_runs_it(driver, tmp_path):
     plan.to_html(tmp_path / "plan.html")
     open_page(driver, tmp_path / "plan.html")
     assert "copies of constants: 1" in find(driver, "#detail").text
-    for node, assigned, ran_on in (("a", "worker:0", ["worker:0", "worker:1"]), ("update", "ps:0", ["worker:0"])):
+    dashed = [e.get_attribute("class") for e in find_all(driver, "#map .channel")]
+    assert dashed == ["channel remote control"] and texts(driver, "#map .chip text") == ["in place"]
+    find(driver, "#map .chip").click()
+    assert find(driver, "#detail .kind").text == "One-sided updates" and texts(driver, "#detail li") == ["w"]
+    for node, assigned, ran_on in (
+        ("a", "worker:0", ["worker:0", "worker:1"]),
+        ("w", "ps:0", ["worker:0"]),
+        ("update", "ps:0", ["worker:0"]),
+    ):
         open_page(driver, tmp_path / "plan.html", node)
-        assert len(find_all(driver, f'#map g.node[aria-label^="{node},"]')) == len(ran_on)
         tags = [f"/job:{task.replace(':', '/task:')}/CPU:0" for task in (assigned, *ran_on)]
         assert texts(driver, "#detail .tag")[: len(tags)] == tags
+        while folded := find_all(driver, '#map g.device[aria-expanded="false"]'):
+            driver.execute_script("arguments[0].dispatchEvent(new MouseEvent('click', {bubbles: true}))", folded[0])
+        assert len(find_all(driver, f'#map g.node[aria-label^="{node},"]')) == len(ran_on)
 
     def tip():  # the map glides to the node first
         ActionChains(driver).move_to_element(box(driver, "update,")).perform()
