@@ -9,7 +9,8 @@ slows both down. Before each turn there is a pause: OpenBLAS' threads spin for a
 side's threads need. Parts that matter after a pause (`PAUSED`) have one before each call. `python bench/ablation.py --only "top k"`
 measures one part.
 
-`python bench/ablation.py --runtime` measures the mechanisms of the runtime instead, on clusters (`_runtime_ablation.py`).
+`python bench/ablation.py --runtime` measures the mechanisms of the runtime instead, on clusters (`_runtime_ablation.py`), and
+`python bench/ablation.py --search` the parts of the placement search, by what they find (`_search_ablation.py`).
 """
 
 import gc
@@ -545,6 +546,12 @@ if __name__ == "__main__":
 
         sys.argv.remove("--runtime")
         _runtime_ablation.main()
+        sys.exit()
+    if "--search" in sys.argv:
+        import _search_ablation
+
+        sys.argv.remove("--search")
+        _search_ablation.run()
         sys.exit()
     main(
         "What each part of the CPU code generator is worth",

@@ -87,8 +87,8 @@ def _drawn(state: int) -> float:
 def anneal_makespan(
     a: Arrays, rank: Ints, contended: bool, behind: Floats, item_of: Ints, items: Items, capacity: Floats, where: Ints,
     effort: float, move_s: float, node_s: float, hot: float, cold: float, seed: int,
-) -> tuple[float, float]:  # fmt: skip
-    """Improve `where` (m,), the device of each item, in place; returns the objective and the price of the walk.
+) -> tuple[float, float, Ints]:  # fmt: skip
+    """Improve `where` (m,), the device of each item, in place; returns the objective, the price of the walk, and where it ended.
 
     Args:
         rank: the position of each node by priority. behind: the least time behind each (`time_behind`).
@@ -180,8 +180,9 @@ def anneal_makespan(
         if now < best * (1.0 - 1e-12):
             best = now
             kept[:] = where
+    end = where.copy()
     where[:] = kept
-    return best, spent
+    return best, spent, end
 
 
 @compiled

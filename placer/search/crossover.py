@@ -1,7 +1,11 @@
-"""Crossover of assignments for a step on a clock: the begin of the step as one has it, its end as another.
+"""Crossover of assignments for a step on a clock: of a walk's end with its begin, and of several walks' best.
 
-Walks that set out from different places find good assignments of different parts of a step. So each of them is cut at many moments, and
-joined with each other one: groups that start before the cut in the first parent go where that has them, the rest where the other has
+Much of a step is a sequence of parts that hardly depend on each other, and a walk changes all of them at once: some for the better, some
+for the worse. So what it has changed is kept or taken back part by part (`mixed`), where the step is cut into parts of as many groups by
+when they start.
+
+Walks that set out from different places find good assignments of different parts. So each of them is cut at many moments, and joined with
+each other one (`crossed`): groups that start before the cut in the first parent go where that has them, the rest where the other has
 them. Interchangeable devices are renamed in the other, so that as many bytes as possible stay on their device at the cut: an
 assignment problem. The clock runs all children, each until it is sure to be worse than all parents.
 """
@@ -21,11 +25,13 @@ from .jit import compiled
 from .problem import Problem
 from .types import Arrays, Floats, Ints
 
+PARTS = 32  # of a step, each as a walk has found it or as it has left it
 CUTS = 16  # of a step, for each pair of parents
 PARENTS = 4
 GENERATIONS = 3
 DEVICES = 64  # at most: pairing off the devices of two parents takes time in proportion to their number cubed
 CUT_END_S = 2e-9  # price of looking whether a value's end lies behind a cut
+PART_S = 2.5e-5  # price of judging a part, besides running nodes
 PAIR_S = 6e-4  # price of a pair of parents besides
 
 Valued: TypeAlias = tuple[float, Ints]
@@ -64,6 +70,25 @@ def crossed(
     return parents, price
 
 
+def mixed(p: Problem, behind: Floats, before: Valued, after: Ints, node_s: float, shift: float) -> tuple[Valued, float]:
+    """The assignment `before` with those parts of `after` (m,) that make it no worse, and the price.
+
+    Args:
+        behind: the least time behind each node. node_s: the price of running one node on the clock.
+        shift: where the first part ends, as a share of a part.
+    """
+    (value, where), price = before, p.nodes * node_s
+    part = (_places(p, where) * (PARTS / p.groups) + shift).astype(np.int32)
+    for number in np.unique(part[where != after]):
+        child: Ints = np.where(part == number, after, where)
+        if _fits(p, child):
+            values, runs = _values(p.arrays, p.rank, p.contended, behind, p.group, child[None], value)
+            price += runs * node_s + PART_S
+            if values[0] <= value:
+                value, where = float(values[0]), child
+    return (value, where), price
+
+
 def _best(found: Iterable[Valued]) -> list[Valued]:
     """The best, no two of the same value: so good ones stay that have little in common."""
     best: list[Valued] = []
@@ -79,11 +104,7 @@ def _children(p: Problem, kinds: Ints, first: Ints, other: Ints, shift: float) -
     Args:
         shift: where each cut is between two places that are evenly spread: from 0 to 1.
     """
-    start, _, _ = p.clocked(first[p.group])
-    begins = np.full(p.groups, np.inf)
-    np.minimum.at(begins, p.group, start)
-    place = np.empty(p.groups, np.int32)
-    place[np.argsort(begins, kind="stable")] = np.arange(p.groups, dtype=np.int32)
+    place = _places(p, first)
     cuts = np.unique(((np.arange(CUTS) + shift) * p.groups / CUTS).astype(np.int32))
     stays = np.zeros((len(cuts), p.devices, p.devices))
     _add_stays(p.arrays, p.group, place, cuts, first, other, stays)
@@ -93,9 +114,23 @@ def _children(p: Problem, kinds: Ints, first: Ints, other: Ints, shift: float) -
         renamed = linear_sum_assignment(weights, maximize=True)[1]
         child = np.where(place < cut, first, renamed[other]).astype(np.int32)
         is_allowed = p.group_allowed[np.arange(p.groups), child].all()
-        if is_allowed and (np.bincount(child, p.group_memory, p.devices) <= p.capacity).all():
+        if is_allowed and _fits(p, child):
             children.append(child)
     return np.array(children, np.int32).reshape(-1, p.groups)
+
+
+def _fits(p: Problem, where: Ints) -> bool:
+    return bool((np.bincount(where, p.group_memory, p.devices) <= p.capacity).all())
+
+
+def _places(p: Problem, where: Ints) -> Ints:
+    """(m,) the position of each group by when it starts."""
+    start, _, _ = p.clocked(where[p.group])
+    begins = np.full(p.groups, np.inf)
+    np.minimum.at(begins, p.group, start)
+    place = np.empty(p.groups, np.int32)
+    place[np.argsort(begins, kind="stable")] = np.arange(p.groups, dtype=np.int32)
+    return place
 
 
 @compiled

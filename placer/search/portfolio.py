@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property
-from itertools import cycle, repeat
+from itertools import cycle
 from typing import TypeAlias
 
 import numpy as np
@@ -52,7 +52,6 @@ from .window_search import ended, window_pass
 
 VISIT_S = 3e-8  # price of one evaluation, for each node that it goes over
 MIN_S = 1.0  # starts may spend this much even if the budget is smaller
-POOL = 5  # starts from which fresh walks set out
 CORES = 2  # that the budget is for
 PATIENCE = 9  # rounds without gain after which a chain begins anew
 MEETING = 0.7  # of the budget is left when the chains for a step on a clock are first crossed ...
@@ -191,7 +190,6 @@ class _Search:
         self.smaller: tuple[Problem, Ints] | None = None  # a merged problem that is small enough to walk on
         self.promise = np.inf  # what lists of merged problems take by those problems' own clock
         self.history: list[Found] = []
-        self.pool: list[tuple[float, Ints]] = []  # the best starts, each better or worse than the others
 
     def run(self, strategy: str, starts: Sequence[tuple[str, Ints]] = ()) -> Iterator[Solution]:
         yield from self._tried([s for s in starts if not self.problem.violations(s[1][self.problem.group])])
@@ -229,16 +227,11 @@ class _Search:
     def _tried(self, found: Iterator[tuple[str, Ints]] | Sequence[tuple[str, Ints]]) -> Iterator[Solution]:
         for by, where in found:
             value = self.problem.evaluate(where[self.problem.group])
-            self._remember(value, where)
             if value < self.value * (1 - 1e-12):
                 self.value, self.best = value, where.copy()
                 self.history.append(Found(by, value, time.perf_counter() - self.started))
                 yield self._solution()
                 self._report()
-
-    def _remember(self, value: float, where: Ints) -> None:
-        if all(abs(value - other) > 1e-6 * value for other, _ in self.pool):
-            self.pool = sorted([*self.pool, (value, where.copy())], key=lambda entry: entry[0])[:POOL]
 
     def _report(self) -> None:
         """Pass the best answer to the watcher, if there is one."""
@@ -417,13 +410,11 @@ class _Search:
                 while len(chains) < CHAINS:
                     chains.append(self._chain(begun))
                     begun += 1
-                done = cores.map(a_round, chains, repeat(tuple(self.pool)))
+                done = cores.map(a_round, chains)
                 for chain, (where, value, price) in zip(chains, done, strict=True):
                     self.left -= price
                     if value < self.value:
                         yield from self._tried([(f"annealing {chain.rounds}", where)])
-                    else:
-                        self._remember(value, where)
                     is_gain = value < chain.value * (1 - 1e-12)  # sums of loads differ by rounding
                     chain.rounds, chain.idle = chain.rounds + 1, 0 if is_gain else chain.idle + 1
                     if value <= chain.value:  # an equal one, too: the next round sees other moves
@@ -434,16 +425,9 @@ class _Search:
                 self._report()
 
     def _chain(self, number: int) -> Chain:
-        """A chain that sets out from the best, or, every other one after the first few, from a start.
-
-        For a step on a clock, only half of the first chains go on from there; the others walk away from it, hot, and begin where they end.
-        """
-        value, where = self.value, self._chosen()
-        if number >= CHAINS and number % 2:
-            value, where = self.pool[number // 2 % len(self.pool)]
-        if number >= CHAINS // 2 and self.problem.objective is not Objective.THROUGHPUT:
-            value = np.inf
-        return Chain(number, where, value)
+        """A chain that sets out from the best; for a step on a clock all but the first two with a hot walk."""
+        leaves = number >= CHAINS // 2 and self.problem.objective is not Objective.THROUGHPUT
+        return Chain(number, self._chosen(), np.inf if leaves else self.value)
 
     def _rounds_on_merged(self) -> Iterator[Solution]:
         """Rounds on a problem with fewer nodes, which only resembles this one; the best of them are tried here."""

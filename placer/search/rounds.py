@@ -2,16 +2,16 @@
 
 A round for the largest load is a descent over all levels of coarseness (`anneal_load`). In even rounds items are merged without regard to
 the chain's best assignment and the walk starts hot; in odd rounds only items of the same device are merged, so that assignment exists on
-every level and is refined at once on all of them. Some rounds set out from other good starts.
+every level and is refined at once on all of them.
 
 A round for a step on a clock (`anneal_makespan`), where a move is dear, is one walk, from the chain's best. Its level of coarseness and
 its temperature are drawn anew: which items are worth moving, single nodes or whole branches, depends on what the values cost that join
-them.
+them. Of what the walk has changed, those parts of the step are kept that make it no worse (`crossover.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -20,6 +20,7 @@ import numpy as np
 from .anneal import anneal_load, anneal_makespan
 from .bounds import least_behind
 from .coarsen_hypergraph import Items, Level, coarsened, memory_share
+from .crossover import mixed
 from .jit import next_random, seeded
 from .problem import Problem
 from .types import Ints
@@ -52,26 +53,25 @@ class Chain:
     idle: int = 0
 
 
-Round: TypeAlias = Callable[[Chain, Sequence[tuple[float, Ints]]], tuple[Ints, float, float]]
-"""One round of a chain, which knows the best starts: the assignment of groups found, its objective, and the price."""
+Round: TypeAlias = Callable[[Chain], tuple[Ints, float, float]]
+"""One round of a chain: the assignment of groups found, its objective, and the price."""
 
 
 def descents(p: Problem, items: Items, seed: int, budget_s: float) -> Round:
-    """Rounds for the largest load: descents from coarse to fine, from the chain's best or one of the starts."""
+    """Rounds for the largest load: descents from coarse to fine, from the chain's best."""
     total = budget_s / CHAINS
 
-    def descend(chain: Chain, starts: Sequence[tuple[float, Ints]]) -> tuple[Ints, float, float]:
+    def descend(chain: Chain) -> tuple[Ints, float, float]:
         number, random = chain.rounds, _seed(seed, chain)
         fresh, value, price = number % 2 == 0, np.inf, 0.0
-        chosen = starts[number // 4 % len(starts)][1] if number % 4 == 3 else chain.best
-        levels, labels = _levels(p, items, random, None if fresh else chosen)
+        levels, labels = _levels(p, items, random, None if fresh else chain.best)
         # An item starts where one of its groups is in the best assignment.
         where: Ints = np.empty(len(levels[-1].items.memory), np.int32)
-        where[labels[-1]] = chosen
+        where[labels[-1]] = chain.best
         repaired = _repaired(p, levels[-1].items, where)
         if repaired is None:  # the coarse items cannot be packed: only the finest level is walked
             levels = levels[:1]
-        where = chosen.copy() if repaired is None else repaired
+        where = chain.best.copy() if repaired is None else repaired
         for depth in range(len(levels) - 1, -1, -1):
             merged, label = levels[depth]
             m = len(where)
@@ -102,7 +102,7 @@ def walks(p: Problem, items: Items, seed: int, budget_s: float, best: Ints) -> R
     most = max(WALK_SHARE, FEW_NODES / p.nodes) * budget_s / CHAINS
     depths = len(_levels(p, items, seed, best)[0])
 
-    def walk(chain: Chain, starts: Sequence[tuple[float, Ints]]) -> tuple[Ints, float, float]:
+    def walk(chain: Chain) -> tuple[Ints, float, float]:
         random = _seed(seed, chain)
         drawn = next_random(seeded(random))
         levels, labels = _levels(p, items, random, chain.best, (drawn >> 5) % depths + 1)
@@ -115,11 +115,12 @@ def walks(p: Problem, items: Items, seed: int, budget_s: float, best: Ints) -> R
         else:
             warm = max(WARM[1], 1 / len(where))
             hot = WARM[0] * (warm / WARM[0]) ** ((next_random(drawn) >> 10) / 2.0**53)
-        value, price = anneal_makespan(
+        value, price, end = anneal_makespan(
             a, rank, p.contended, behind, label[p.group], merged, p.capacity, where,
             min(moves * (move_s + node_s * p.nodes), most), move_s, node_s, hot, COLD, random,
         )  # fmt: skip
-        return where[label], value, price
+        (value, found), more = mixed(p, behind, (value, where[label]), end[label], node_s, (drawn >> 10) / 2.0**53)
+        return found, value, price + more
 
     return walk
 

@@ -82,3 +82,14 @@ def test_mechanisms_of_the_runtime_are_there_to_be_turned_off() -> None:
     subprocess.run(
         [sys.executable, "-c", program], check=True, env={**os.environ, "PYTHONPATH": f"{BENCH}:{BENCH.parent}"}
     )
+
+
+def test_parts_of_the_search_are_there_to_be_turned_off() -> None:
+    """In a process of its own, which goes without all of them."""
+    program = (
+        "from unittest.mock import patch; from _search_ablation import PARTS, SEARCH; "
+        "[patch(f'{SEARCH}.{where}', what).start() for part in PARTS.values() for where, what in part.items()]"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program], check=True, env={**os.environ, "PYTHONPATH": f"{BENCH}:{BENCH.parent}"}
+    )

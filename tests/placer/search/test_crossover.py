@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from search_problems import problem, random_problem
 
-from dovetail.placer.search.crossover import PARENTS, crossed
+from dovetail.placer.search.bounds import least_behind
+from dovetail.placer.search.crossover import PARENTS, crossed, mixed
 
 
 def descendants(p, found, kinds=None, seed=0):
@@ -16,10 +17,10 @@ def descendants(p, found, kinds=None, seed=0):
         return crossed(p, kinds, valued, 1e-7, np.random.default_rng(seed), cores)
 
 
-def pairs_of_chains(length):
+def pairs_of_chains(length, size=10.0):
     """Two chains of pairs side by side; each pair gives to the next, so it may change devices only at a price."""
     edges = [(2 * k + side, 2 * k + 2 + side) for k in range(length - 1) for side in (0, 1)]
-    return problem(edges, [np.ones(2 * length)], devices=[0, 0], size=10.0)
+    return problem(edges, [np.ones(2 * length)], devices=[0, 0], size=size)
 
 
 def test_a_good_begin_and_a_good_end_are_joined_with_devices_renamed():
@@ -66,3 +67,32 @@ def test_an_unfinished_chain_is_no_parent():
     with ThreadPoolExecutor(1) as cores:
         parents, _ = crossed(p, p.device_class, [(np.inf, where), (4.0, where)], 1e-7, np.random.default_rng(0), cores)
     assert [value for value, _ in parents] == [4.0]
+
+
+def changed(p, before, after, shift=0.5):
+    before, after = np.asarray(before, np.int32), np.asarray(after, np.int32)
+    return mixed(p, least_behind(p), (p.evaluate(before[p.group]), before), after, 1e-7, shift)
+
+
+def test_of_what_a_walk_has_changed_the_good_parts_stay_and_the_bad_ones_go():
+    p = pairs_of_chains(160, size=1.0)
+    good, bad = [0, 1] * 160, [0] * 320
+    # The walk has mended the second half, and spoilt the first.
+    before, after = good[:160] + bad[160:], bad[:160] + good[160:]
+    (value, where), price = changed(p, before, after, shift=0.0)
+    assert value == p.evaluate(good) < min(p.evaluate(before), p.evaluate(after))
+    assert where.tolist() == good and price > 0.0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_mixed_assignment_is_no_worse_keeps_memory_and_has_its_true_value(seed):
+    p = random_problem(seed, n=30)
+    rng, found = np.random.default_rng(seed), []
+    while len(found) < 2:
+        where = rng.integers(0, p.devices, p.groups)
+        if not p.violations(where[p.group]):
+            found.append(where)
+    (value, where), _ = changed(p, *found, shift=rng.random())
+    assert not p.violations(where[p.group])
+    assert value <= p.evaluate(found[0][p.group])
+    assert value == pytest.approx(p.evaluate(where[p.group]), rel=1e-12)
