@@ -28,6 +28,7 @@ from _harness import Row, main, p99, peer_python, row
 
 ROUNDS = 5
 MIB = (1, 16, 64, 256)
+TRANSFERRED_MIB = 512  # in one round, by three steps or more
 TASKS = (2, 8, 32, 64)
 REGISTER_MS = 50
 STEPS_OF_TASKS = 200
@@ -128,7 +129,7 @@ def _latency(clusters: Clusters, name: str, program: str, target: str, quick: bo
 def _transfers(clusters: Clusters, ours: str, way: str, target: str, quick: bool) -> Iterator[Row]:
     systems = clusters.with_peer(ours)
     for mib in MIB[:2] if quick else MIB:
-        figures = _steps(systems, "transfer", max(3, 64 // mib), mib=mib)
+        figures = _steps(systems, "transfer", max(3, TRANSFERRED_MIB // mib), mib=mib)
         yield from _rows(systems, f"transfer {mib} MiB{way}", figures, target, mib)
 
 
@@ -139,7 +140,7 @@ def _beside_ray(clusters: Clusters, quick: bool) -> Iterator[Row]:
     figures = _steps(systems, "ten_hops", 100 if quick else 400)
     yield from _rows(systems, "ten hops", figures, "ratio <= 1", beside=", beside Ray")
     for mib in MIB[:1] if quick else MIB[:3]:
-        figures = _steps(systems, "transfer", max(3, 64 // mib), mib=mib)
+        figures = _steps(systems, "transfer", max(3, TRANSFERRED_MIB // mib), mib=mib)
         yield from _rows(systems, f"transfer {mib} MiB", figures, "ratio >= 1", mib, ", beside Ray")
 
 
@@ -157,7 +158,7 @@ def _two_machines(clusters: Clusters, quick: bool) -> Iterator[Row]:
         figures = _steps(systems, program, 100 if quick else 400)
         yield from _rows(systems, f"{name}, two machines, keys", figures, title="without keys")
     for mib in MIB[:2] if quick else MIB[:3]:
-        figures = _steps(systems, "transfer", max(3, 64 // mib), mib=mib)
+        figures = _steps(systems, "transfer", max(3, TRANSFERRED_MIB // mib), mib=mib)
         yield from _rows(systems, f"transfer {mib} MiB, two machines, keys", figures, "", mib, title="without keys")
 
 

@@ -169,7 +169,10 @@ def product_schedule(
     is_vector = 1 in (images * rows * columns, channels)
     ns = work * (target.NS_PER_STREAMED_BYTE if is_vector else target.NS_PER_FLOP / 2)
     threads = threads_for(ns, threads)
-    box, units = boxes_of(result, image[2], (down, along), spans, itemsize, threads, matrices, by_filter)
+    box, units = boxes_of(
+        result, image[2], (down, along), spans, itemsize, threads, matrices, by_filter,
+        is_one_panel=math.prod(sums) <= target.PANEL_STEPS and sums[0] * sums[1] > 1,
+    )  # fmt: skip
     lasts = ((rows - 1) * down - top + spans[0], (columns - 1) * along - left + spans[1])
     is_inside = max(top, left) <= 0 and all(last <= size for last, size in zip(lasts, image[:2], strict=True))
     tall, lanes = target.register_tile(itemsize)
@@ -201,16 +204,20 @@ def boxes_of(
     threads: int,
     matrices: int = 1,
     by_filter: bool = False,
+    is_one_panel: bool = False,
 ) -> tuple[tuple[int, int, int, int], int]:
     """The box of a `CpuProductSchedule`, and the number of units of work. Arguments are as for `product_schedule`.
 
     `inner`: channels of the image. `strides`, `spans`: of the windows, for rows and then for columns; a span includes both end taps.
+    `is_one_panel`: a panel has all taps of its channels. If so, a thread packs them once, and units are small: threads end together.
     """
     images, rows, columns, channels = result
     tall, lanes = target.register_tile(itemsize)
     # Units per thread, of which one that is done early takes another; pixels that are worth packing the taps for; most panels of a unit;
     # images that are a group.
     per_thread, enough, widest, group = (2, 1024, 8, tall) if by_filter else (8, 512, 4, 1)
+    if is_one_panel and not by_filter and channels <= widest * lanes:
+        per_thread, enough = 32, 128
     panels, pixels = -(-channels // lanes), images * rows * columns
     wanted = -(-(per_thread if pixels > 1 else 1) * threads // matrices) if threads > 1 else 1
     # Bytes that a pixel more of the result sees.

@@ -299,7 +299,8 @@ def contract(
     is_far = is_matrix and sources.size * most * x.itemsize > FAR_BYTES  # taps would read them again
     # Taps that one tile of pixels goes over are not packed, unless they come from memory, which is fast along rows.
     in_place = is_matrix and sources.size <= MR and w_jumps[4] == 1 and w.size * w.itemsize <= L2_BYTES // 2
-    count, has, packed = 0, -1, -1
+    is_one_panel = every == sums[0] * sums[1] * sums[2] and times == 1  # then panels hold all taps of some channels
+    count, has, packed, held_taps = 0, -1, -1, -1
     while work >= 0:
         place, part = work // groups, work % groups
         matrix, block = place // blocks, place % blocks
@@ -354,8 +355,9 @@ def contract(
                 second, source, gaps = panels, 0, (lanes, steps * lanes)
                 if in_place and own % lanes == 0:
                     second, source, gaps = w, of + k * w_jumps[3], (w_jumps[3], lanes)
-                else:
+                elif of != held_taps:
                     lay_out_taps(w, panels, of, w_jumps, taps, at, steps, own, lanes)
+                    held_taps = of if is_one_panel else -1
                 shift, of = (0 if is_packed else k * step, 0) if is_matrix else (0, k)
                 tiles(
                     seen[shift:], sources, moves[of : of + steps], second, source, gaps, own, y, first, targets, count,

@@ -27,6 +27,8 @@ from ...vecmath.intrinsics import instructions
 
 MR = register_tile(4)[0]
 NR = {"float32": register_tile(4)[1], "float64": register_tile(8)[1]}
+# Steps between two tests of the loop, whose counters would take slots of the arithmetic units.
+UNROLLED = 4
 SQUARE = 8  # rows and columns that are transposed at a time
 
 
@@ -163,9 +165,13 @@ def _table_tile(half: bool) -> Any:
         sums = _Tile(context, builder, x, lanes, high, columns)
         sums.at_table(first, offsets, into, to, targets, k)
         sums.begin(more)
-        with cgutils.for_range(builder, count, intp=sums.word) as loop:
-            right = sums.panel_row(second, begin, apart, loop.index)
-            sums.step(builder.load(builder.gep(moves, [loop.index])), right)
+        whole, rest = (f(count, sums.constant(UNROLLED)) for f in (builder.sdiv, builder.srem))
+        for begins, times, together in ((sums.constant(0), whole, UNROLLED), (builder.sub(count, rest), rest, 1)):
+            with cgutils.for_range(builder, times, intp=sums.word) as loop:
+                at = builder.add(begins, builder.mul(loop.index, sums.constant(together)))
+                for step in range(together):
+                    s = builder.add(at, sums.constant(step))
+                    sums.step(builder.load(builder.gep(moves, [s])), sums.panel_row(second, begin, apart, s))
         sums.for_each_place(sums.store)
         return context.get_dummy_value()
 

@@ -159,6 +159,15 @@ def test_boxes_are_as_the_caches_want_them() -> None:
         assert boxes_of((1, 1, 8 * 56 * 56, 64), 256, (1, 1), (1, 1), 4, threads)[1] % threads == 0
 
 
+def test_units_are_small_where_a_panel_has_all_taps() -> None:
+    """A thread packs the taps once then, and the last unit of one thread does not keep the others waiting."""
+    first = (4, 56, 56, 64), 3, (2, 2), (7, 7), 4, 2
+    assert boxes_of(*first)[1] == 16
+    assert boxes_of(*first, is_one_panel=True)[1] == 76
+    wide = (8, 14, 14, 256), 8, (1, 1), (3, 3), 4, 2  # other units have other channels: taps are packed for each
+    assert boxes_of(*wide, is_one_panel=True) == boxes_of(*wide)
+
+
 def test_an_image_that_may_not_be_written() -> None:
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(s).astype("f") for s in ((2, 5, 5, 3), (1, 1, 3, 4)))
