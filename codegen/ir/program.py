@@ -82,7 +82,7 @@ class Call:
 
     `work` says what to run, and binding makes `kernel` from it. A program that runs has only works of regions: others hold nodes.
     `node`, `op` and `origin` (where the user wrote it) are for errors and traces; so are `nodes`, all that a fused kernel computes, and
-    `operands`, the names of its first inputs.
+    `operands`, the names of its first inputs (none in a program of more than 10,000 steps).
     """
 
     work: CallWork | None

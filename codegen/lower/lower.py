@@ -58,7 +58,7 @@ from ..ir.program import (
 _RENAMES = frozenset({"Enter", "RefEnter", "Exit", "NextIteration", "LoopCond"})
 _SPECIAL = _RENAMES | {"Const", "Placeholder", "Switch"}  # ops that may not become a call
 
-PLANNED = 10_000  # the most steps of a program that records the tensors of its slots
+PLANNED = 10_000  # the most steps of a program that records the tensors of its slots, and names of operands for errors
 
 ReaderOf = Callable[[Sequence[RecvTensor]], Callable[[], Sequence[Any]]]
 """Makes a function that reads published variables, from the receives that have one."""
@@ -81,7 +81,7 @@ def lower(
     Raises:
         InvalidArgumentError: a placeholder is needed and not fed.
     """
-    lowering = _Lowering(backend, graph.needed_tokens)
+    lowering = _Lowering(backend, graph.needed_tokens, names_operands=len(steps) <= PLANNED)
     if AwaitNode in graph.kinds:
         lowering.asynchronous = {s.node: None for s in graph.steps if type(s) is AwaitNode}
     feeds = tuple((name, lowering.arriving_slot(tensor)) for name, tensor in graph.feeds)
@@ -115,8 +115,9 @@ class _OpenLoop:
 class _Lowering:
     """A partly lowered program: its slots and instructions so far."""
 
-    def __init__(self, backend: Backend, asked: frozenset[Node | int]) -> None:
+    def __init__(self, backend: Backend, asked: frozenset[Node | int], *, names_operands: bool) -> None:
         self.backend = backend
+        self.names_operands = names_operands
         self.needed_tokens = asked
         self.instructions: list[Instruction] = []
         self.slots: list[Any] = []
@@ -184,8 +185,12 @@ class _Lowering:
             outputs.append(len(slots))
             slot_of.setdefault(t, len(slots))
             slots.append(None)
-        work, names = self.backend.choose(node), tuple(map(users_name, node.inputs))
+        work, names = self.backend.choose(node), self.names_of(node.inputs)
         return Call(work, tuple(inputs), tuple(outputs), (), node.name, op.name, node._origin, operands=names)
+
+    def names_of(self, tensors: Sequence[Tensor]) -> tuple[str, ...]:
+        """The names of operands, for errors; of a large program none: they would take a sixth of its first step."""
+        return tuple(map(users_name, tensors)) if self.names_operands else ()
 
     def await_node(self, step: AwaitNode) -> None:
         waits = self.asynchronous[step.node]
@@ -196,7 +201,7 @@ class _Lowering:
         inputs = tuple([self.slot_of[t] for t in (*group.inputs, *group.shapes)])
         outputs = tuple([self.new_slot(t) for t in group.outputs])
         last, names = group.nodes[-1], tuple([n.name for n in group.nodes])
-        work, taken = self.backend.choose(group), tuple(map(users_name, group.inputs))
+        work, taken = self.backend.choose(group), self.names_of(group.inputs)
         call = Call(work, inputs, outputs, (), last.name, "Fused", last._origin, names, operands=taken)
         if group.is_predicated:
             checks = [*(self.slot_of[t] for t in group.checks), *(self.tokens[a] for a in group.after)]
@@ -240,12 +245,13 @@ class _Lowering:
         self.instructions.append(Send(step.channel, slot, step.destination, ()))
 
     def recv(self, step: RecvTensor) -> None:
+        what = "" if step.tensor is None else "".join(self.names_of((step.tensor,)))
         if step.tensor is not None and step.travels_as is not None:
             narrow = self.new_slot(None)
-            self.instructions.append(Recv(step.channel, narrow, step.source, what=users_name(step.tensor)))
+            self.instructions.append(Recv(step.channel, narrow, step.source, what=what))
             self._cast(step.tensor, narrow, step.travels_as, self.arriving_slot(step.tensor), step.tensor.dtype.base)
             return
-        slot, what = (-1, "") if step.tensor is None else (self.arriving_slot(step.tensor), users_name(step.tensor))
+        slot = -1 if step.tensor is None else self.arriving_slot(step.tensor)
         if step.reached is not None:
             what = step.reached.name
             slot = self.reached[step.reached.name] = self.new_slot(None)

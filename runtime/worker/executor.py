@@ -24,6 +24,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -88,9 +89,9 @@ def explained(e: Exception, instruction: Any, device: str, inputs: Sequence[Any]
     else:
         kind = next((mine for theirs, mine in _MEANING if isinstance(e, theirs)), UnknownError)
         text = str(e).strip() if type(e) is ValueError and op and "PyFunc" not in op else f"{type(e).__name__}: {e}"
-        taken = list(zip(operands, inputs, strict=False))[:8]
+        taken = [(t + " " * bool(t), a) for t, a in zip_longest(operands, inputs, fillvalue="")][:8]
         known = [(i, t, a) for i, (t, a) in enumerate(taken) if isinstance(a, np.ndarray | np.generic)]
-        text += "".join(f"\n  input {i}: {t} {a.dtype} {a.shape}" for i, t, a in known)
+        text += "".join(f"\n  input {i}: {t}{a.dtype} {a.shape}" for i, t, a in known)
     if not name:
         return kind.of(f"{text}\n  on {device}")
     return kind(name, name, f"{text}\n  node '{name}' ({op}), created at {source}, on {device}")
