@@ -245,7 +245,7 @@ class _Lowering:
         self.instructions.append(Send(step.channel, slot, step.destination, ()))
 
     def recv(self, step: RecvTensor) -> None:
-        what = "" if step.tensor is None else "".join(self.names_of((step.tensor,)))
+        what = users_name(step.tensor) if self.names_operands and step.tensor is not None else ""
         if step.tensor is not None and step.travels_as is not None:
             narrow = self.new_slot(None)
             self.instructions.append(Recv(step.channel, narrow, step.source, what=what))

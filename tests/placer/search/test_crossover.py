@@ -41,14 +41,20 @@ def test_devices_that_differ_keep_their_names():
     assert parents[0][0] > 8.0
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_descendants_keep_constraints_have_their_true_values_and_are_the_same_each_time(seed):
-    p = random_problem(seed, n=30)
-    rng, found = np.random.default_rng(seed), []
-    while len(found) < 6:
+def assignments(p, rng, count):
+    """Random ones that keep all constraints."""
+    found = []
+    while len(found) < count:
         where = rng.integers(0, p.devices, p.groups)
         if not p.violations(where[p.group]):
             found.append(where)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_descendants_keep_constraints_have_their_true_values_and_are_the_same_each_time(seed):
+    p = random_problem(seed, n=30)
+    found = assignments(p, np.random.default_rng(seed), 6)
     parents, _ = descendants(p, found, seed=seed)
     assert 1 <= len(parents) <= PARENTS
     values = [value for value, _ in parents]
@@ -87,11 +93,8 @@ def test_of_what_a_walk_has_changed_the_good_parts_stay_and_the_bad_ones_go():
 @pytest.mark.parametrize("seed", range(20))
 def test_a_mixed_assignment_is_no_worse_keeps_memory_and_has_its_true_value(seed):
     p = random_problem(seed, n=30)
-    rng, found = np.random.default_rng(seed), []
-    while len(found) < 2:
-        where = rng.integers(0, p.devices, p.groups)
-        if not p.violations(where[p.group]):
-            found.append(where)
+    rng = np.random.default_rng(seed)
+    found = assignments(p, rng, 2)
     (value, where), _ = changed(p, *found, shift=rng.random())
     assert not p.violations(where[p.group])
     assert value <= p.evaluate(found[0][p.group])
