@@ -14,7 +14,8 @@ whose step has waited for a tensor for `ASK_S` (or half the session's peer timeo
 
 - `coming` is the immediate reply, on the connection of the `missing`: the producer lives, and knows the step. Without it for the
   peer timeout, the producer is dead or the link is cut, and the step fails. The exception is a connection that is up: then a kernel
-  holds the producer's GIL.
+  holds the producer's GIL. Where a task reads the producer's memory and its process has ended, `ASK_S` is enough: it has lost all, and
+  if it was started again, its answer to the request for the variable says so.
 - `accounted` comes on the connection of the tensors, behind them, and lists the sent channels. A tensor that is still missing when it is
   listed for the second time, `CONFIRM_S` later, is lost, and the step fails.
 - The link of the tensors may be cut while that of `coming` works: a firewall may block one direction. Then `accounted` does not
@@ -32,7 +33,7 @@ that has not arrived by the next answer is lost, and the membership fails.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -45,6 +46,9 @@ class AwaitedTensors(NamedTuple):
 
     peer_timeout_s: float
     channels: Mapping[str, Sequence[ChannelKey]]  # producing task -> channels
+    ended: Collection[
+        str
+    ] = ()  # producing tasks whose processes have ended: they answer only if they were started again
 
 
 class Ask(NamedTuple):
@@ -105,10 +109,11 @@ class LossDetector:
         for step, waiting in steps.items():
             for task, channels in waiting.channels.items():
                 case = cases[step, task] = self._cases.get((step, task)) or _Wait(now, now)
-                is_silent = case.asked >= 0.0 and now - case.heard > waiting.peer_timeout_s
+                patience_s = min(ASK_S, waiting.peer_timeout_s) if task in waiting.ended else waiting.peer_timeout_s
+                is_silent = case.asked >= 0.0 and now - case.heard > patience_s
                 if is_silent and (case.is_unknown or not lives(task, case.heard)):
                     lost.append(Lost(step, task, now - case.since, SILENT))
-                elif now - max(case.since, case.asked) >= min(ASK_S, waiting.peer_timeout_s / 2):
+                elif now - max(case.since, case.asked) >= min(ASK_S, patience_s / 2):
                     case.asked = now
                     asks.append(Ask(step, task, channels))
         self._cases = cases

@@ -36,7 +36,7 @@ from ...graph.resources.resource_manager import Resources
 from ...graph.resources.shared_storage import Publishable
 from ...placer.partition.partitioned_graph import task_of
 from ..shared_memory.pool import mapper, pool_of_process
-from .segment import PAGE, MappingError, Reference, new_segment
+from .segment import PAGE, MappingError, Reference, is_alive, new_segment
 from .shared_variable import (
     NUMBER,
     RECORD_BYTES,
@@ -164,6 +164,11 @@ class RemoteVariables:
                 return None
 
         return VariableReaders(map(find, receives))
+
+    @staticmethod
+    def ended(wanted: Iterable[RecvTensor]) -> set[str]:
+        """The tasks of these variables whose processes have ended."""
+        return {task_of(r.source) for r in wanted if r.posted is not None and not is_alive(r.posted.place[0])}
 
 
 def wants_of(receives: Iterable[RecvTensor]) -> dict[tuple[str, int], list[Want]]:

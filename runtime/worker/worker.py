@@ -336,9 +336,8 @@ class Worker:
     def want_again(self, number: int, channels: Iterable[ChannelKey]) -> None:
         """Repeat the requests for those overdue tensors that are variables."""
         step = self._steps.get(number)
-        overdue = [] if step is None else [step.wanted[c] for c in channels if c in step.wanted]
-        if step is not None and overdue:
-            self.want(number, step.session, overdue)
+        if step is not None:
+            self.want(number, step.session, [step.wanted[c] for c in channels if c in step.wanted])
 
     def denied(self, number: int, channels: Iterable[ChannelKey], code: str, message: str) -> None:
         """End a step whose request for variables was denied."""
@@ -390,7 +389,9 @@ class Worker:
                     by_task.setdefault(task, []).append(channel)
             session = self._sessions.get(step.session)
             if by_task and session is not None:
-                found[number] = AwaitedTensors(session.peer_timeout_s, by_task)
+                found[number] = AwaitedTensors(
+                    session.peer_timeout_s, by_task, self.direct.ended(list(step.wanted.values()))
+                )
         return found
 
     def fail(self, number: int, error: OpError) -> None:

@@ -50,6 +50,14 @@ def test_silence_ends_the_step_after_the_sessions_limit() -> None:
     assert ended == [Lost(7, "b", 3.25, SILENT)]  # whenever it was asked first, the limit is 3
 
 
+def test_a_task_whose_process_has_ended_has_time_for_one_answer() -> None:
+    overdue, waits = LossDetector(), {7: AwaitedTensors(3600.0, {"b": [1], "c": [2]}, {"b"})}
+    assert overdue.look(0.0, waits) == ([], [])
+    assert overdue.look(0.5 * ASK_S, waits) == ([Ask(7, "b", [1])], [])
+    asks, lost = overdue.look(1.2 * ASK_S, waits)
+    assert (asks, lost) == ([Ask(7, "c", [2])], [Lost(7, "b", 1.2 * ASK_S, SILENT)])
+
+
 def test_signs_of_life_keep_the_step() -> None:
     overdue = LossDetector()
     for second in range(30):

@@ -429,14 +429,16 @@ def test_tasks_that_are_killed_and_started_again():
             other.run(v.assign_add([1.0, 1.0, 1.0]))
             cluster.start("worker", 0)
             cluster.wait_until_up(60.0)
-        with tf.Session(cluster.target("worker"), config=config) as session:
+        patient = tf.ConfigProto(peer_timeout_s=3600.0)
+        with tf.Session(cluster.target("worker"), config=patient) as session:
             session.run(up, feeds)
             assert is_moved(session)
             process = cluster.process("ps", 0)
             process.kill()
             process.wait(60)
+            # The machine tells that a process has ended: nobody waits for its task to have been silent for so long.
             with pytest.raises(tf.errors.UnavailableError, match="/job:ps/replica:0/task:0"):
-                session.run(up, feeds)
+                session.run(up, feeds, tf.RunOptions(timeout_in_ms=60_000))
             cluster.start("ps", 0)
             cluster.wait_until_up(60.0)
             with tf.Session(cluster.target("worker"), config=config) as again:
