@@ -18,7 +18,7 @@ from ..graph.core.graph import Graph, Node, Tensor
 from ..graph.core.shape import compatible
 from ..graph.ops.array.concat_stack import stack
 from ..graph.ops.array.identity_and_placeholders import identity, no_op
-from ..graph.ops.io.iterators import FULL_BATCH, handle_of, register
+from ..graph.ops.io.iterators import FULL_BATCH, SMALLER_BATCHES, handle_of, register
 from ..graph.ops.random.random import random_uniform
 from ..graph.ops.state.variables import assign
 from ..graph.variables.variable import Variable, without_creators
@@ -71,7 +71,7 @@ class Iterator(Structured):
         drawn = seed_of(None) if one_shot else None
         self._seed = drawn if isinstance(drawn, int) else 0
         self._attrs = register({0: dataset}, get_default_graph())
-        self._full_batch = _full_batch(dataset)
+        self._batches = _batches(dataset)
         self._sent = _sent(dataset, 0, self._attrs, self.position)
         self._initializer = self._start(dataset, None) if dataset._runtime_inputs else self.position.initializer
         self._handle = self.string_handle()  # made now, because the graph may be finalized when a session needs it
@@ -210,8 +210,7 @@ class Iterator(Structured):
     def get_next(self, name: str | None = None) -> Any:
         """The next element, as tensors in its structure. A step without a next element fails with OutOfRangeError."""
         attrs = {**self._attrs, "one_shot": self._one_shot, "seed": self._seed, **_outputs(self._components)}
-        if self._full_batch is not None:
-            attrs[FULL_BATCH] = self._full_batch
+        attrs |= self._batches
         position = self.position.op.outputs[0]
         with self.position.graph.control_dependencies(self._sent):
             node = make("IteratorGetNext", (position,), attrs, name)
@@ -229,7 +228,7 @@ class Iterator(Structured):
     _initializer: Node
     _handle: Tensor | None = None
     _datasets: dict[int, DatasetBase] | None = None
-    _full_batch: int | None = None
+    _batches: dict[str, Any] = {}
 
 
 class HandleIterator:
@@ -344,13 +343,15 @@ def _with_values(dataset: Any) -> DatasetBase:
     return found
 
 
-def _full_batch(dataset: DatasetBase) -> int | None:
-    """Returns the batch size of the last `batch` if only element-preserving kinds follow it; None: unknown."""
+def _batches(dataset: DatasetBase) -> dict[str, Any]:
+    """Returns what is known of the last `batch`, as attributes of `IteratorGetNext`, if only element-preserving kinds follow it."""
     while dataset._kind in _ELEMENT_PRESERVING_KINDS:
         dataset = dataset._inputs[0]
     if dataset._kind not in ("batch", "padded_batch") or dataset._params.get("sparse"):
-        return None
-    return static_int(dataset._params["batch_size"])
+        return {}
+    rows, elements = static_int(dataset._params["batch_size"]), dataset._inputs[0]._size
+    fits = rows is not None and elements is not None and (elements == float("inf") or elements % rows == 0)
+    return {} if rows is None else {FULL_BATCH: rows, SMALLER_BATCHES: not fits}
 
 
 def _outputs(components: Sequence[Component]) -> dict[str, Any]:

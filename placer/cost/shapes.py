@@ -11,6 +11,7 @@ What a rule cannot infer even then stays open (the number of elements that pass 
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,7 +23,7 @@ from ...graph.core.dtypes import DType
 from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.opdef import Cost, Trait, size
 from ...graph.core.shape import Dims, as_dims, compatible, is_static, merge, text
-from ...graph.ops.io.iterators import FULL_BATCH
+from ...graph.ops.io.iterators import FULL_BATCH, SMALLER_BATCHES, last_element
 from ..partition.partitioned_graph import Channel, LoopPart, Partitioned, Step
 from ..render.text import listed
 from .profile import Profile
@@ -187,6 +188,22 @@ def _batches(nodes: Iterable[Node]) -> dict[str, Dims]:
     return found
 
 
+def produced_batches(nodes: Iterable[Node], here: bool) -> dict[str, Dims]:
+    """The shapes of data sets' batches in a step that ran, where they may be smaller than full ones: a size is open where it is not known.
+
+    Args:
+        nodes: what the step ran. here: whether its data sets run in this process, which knows what they have returned last.
+    """
+    takes = [n for n in nodes if n.attrs.get(SMALLER_BATCHES)]
+    often = Counter(n.attrs["token"] for n in takes)
+    found: dict[str, Dims] = {}
+    for node in takes:
+        is_once = often[node.attrs["token"]] == 1 and node.graph.flow.of(node) is None
+        last = (last_element(node) if here and is_once else None) or [t.dims for t in node.outputs]
+        found.update((t.name, dims) for t, dims in zip(node.outputs, last, strict=True))
+    return found
+
+
 def partial_batches(nodes: Iterable[Node], made: Mapping[str, int], sizes: Sizes) -> dict[str, Dims]:
     """The shapes of data sets' batches that a step made with fewer rows than full ones have, as the last of an epoch may.
 
@@ -264,9 +281,11 @@ def plan_sizes(nodes: Collection[Node], given: Mapping[str, Dims], costs: Profil
     for name, dims in by_name.items() if nodes else ():
         graph = next(iter(nodes)).graph
         if name.partition(":")[0] in graph:
-            known = graph.get_tensor_by_name(name).dims
-            if compatible(known, dims) and (whole := merge(known, dims)) != known:  # a profile may be of another model
-                new[name] = whole
+            tensor = graph.get_tensor_by_name(name)
+            if compatible(tensor.dims, dims):  # a profile may be of another model
+                whole = merge(tensor.dims, dims)
+                if whole != tensor.dims or FULL_BATCH in tensor.op.attrs:  # an open size may be told: no full batch
+                    new[name] = whole
     return Sizes(nodes, new)
 
 

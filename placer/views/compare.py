@@ -96,11 +96,10 @@ def compare(plan: PlanData, measured: Any, costs: Profile | None = None) -> Comp
     if not isinstance(found, Timeline):
         raise TypeError(f"trace must be that of a step (run_metadata.trace) or a Timeline, not {measured!r}")
     ran = getattr(traced, "plan", plan)
-    differing = {name: dims for name, dims in ran.sizes.given.items() if plan.sizes.given.get(name) != dims}
-    batches = {
-        name: d for name, d in differing.items() if ran.graph.get_tensor_by_name(name).op.type == "IteratorGetNext"
-    }
-    plan = plan.resized({**plan.sizes.given, **batches})
+    elements = [t for p in plan.partitions.values() for n in p.nodes if n.type == "IteratorGetNext" for t in n.outputs]
+    batches = {t: ran.sizes.of(t).dims for t in elements if ran.sizes.of(t).dims != plan.sizes.of(t).dims}
+    smaller = [(t.name, dims) for t, dims in batches.items() if plan.sizes.is_known(t)]
+    plan = plan.resized({**plan.sizes.given, **{t.name: dims for t, dims in batches.items()}})
     predicted = simulate(plan, costs=costs)
     of_node = {(s.name, predicted.devices[s.device]): s.finish - s.start for s in predicted.spans}
     kernels: dict[tuple[str, str], list[float]] = {}  # -> predicted, measured, count
@@ -137,7 +136,7 @@ def compare(plan: PlanData, measured: Any, costs: Profile | None = None) -> Comp
         predicted.exact,
         getattr(measured, "seconds", 0.0),
         costs is not None or is_measured(plan),
-        tuple(batches.items()),
+        tuple(smaller),
     )
 
 

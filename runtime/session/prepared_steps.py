@@ -25,6 +25,7 @@ from ...graph.core.graph import Graph, Node
 from ...graph.core.settings import setting
 from ...graph.core.shape import Dims
 from ...placer.cluster.spec import DeviceInfo
+from ...placer.cost.shapes import produced_batches
 from ...placer.partition.prune import named, needed
 from ...placer.plan import Plan
 from ..config import RunMetadata, RunOptions
@@ -177,7 +178,7 @@ class PreparedSteps:
         self._incarnations: dict[str, int] = {}  # task -> its incarnation at the last registration there
         # Tasks that may have been restarted: the caller has got an error since, and they have not done a step since.
         self._doubtful: set[str] = set()
-        self._last: tuple[_SignatureState, list[TaskPart]] | None = None
+        self._last: tuple[_SignatureState, list[TaskPart], Plan | None] | None = None  # the plan of its trace
         # The last program that was traced, what it was fed, and its plan.
         self._traced_plan: tuple[str, dict[str, Dims], Plan] | None = None
         self.gate = StepGate()
@@ -203,7 +204,7 @@ class PreparedSteps:
                     if self.is_closed:  # meanwhile: `close` has not seen these programs
                         raise RuntimeError(CLOSED)
                 state.shapes = [value.shape for value in feeds.values()]
-                self._last = state, parts
+                self._last = state, parts, None
                 timeout_s = gathered = None
                 if options is not None:
                     timeout_s = options.timeout_in_ms / 1e3 if options.timeout_in_ms > 0 else None
@@ -273,11 +274,15 @@ class PreparedSteps:
 
     @property
     def last_plan(self) -> Plan | None:
-        """The plan of the last step, for the sizes that it was fed; None before the first one."""
+        """The plan of the last step, for the sizes that it was fed, and those of data sets' batches; None before the first one."""
         if self._last is None:
             return None
-        state, parts = self._last
-        return self._plan_of(state.signature, parts).resized(state.fed())
+        state, parts, traced = self._last
+        if traced is not None:
+            return traced
+        plan = self._plan_of(state.signature, parts)
+        nodes = (n for p in plan.partitions.values() for n in p.nodes)
+        return plan.resized(produced_batches(nodes, self._backend.is_local) | state.fed())
 
     def _plan_of(self, key: Signature, parts: list[TaskPart] | None) -> Plan:
         try:
@@ -307,6 +312,7 @@ class PreparedSteps:
             from ..observability.trace import traced  # loaded only for tracing: it also draws and predicts
 
             metadata.trace = traced(gathered, plan)
+            self._last = state, parts, metadata.trace.plan
 
     def _notice_restarts(self, parts: Sequence[TaskPart]) -> None:
         """Drop the registrations with processes that have ended. AbortedError: they have, and the caller has not been warned."""

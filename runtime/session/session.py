@@ -260,7 +260,9 @@ class Session:
 
     @property
     def last_plan(self) -> Plan | None:
-        """The plan of the last step, with the shapes that were fed; None before the first step.
+        """The plan of the last step, with the shapes that were fed, and batches of data sets as they were; None before the first step.
+
+        Where a batch may have been smaller than a full one, and nobody knows, its size is open: `plan(...)` has that of full batches.
 
         Raises:
             RuntimeError: the session is closed. AbortedError: its master was restarted and has lost the plan.

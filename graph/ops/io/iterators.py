@@ -33,7 +33,7 @@ from ...core.errors import (
 )
 from ...core.graph import Graph, Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define, tuple_attr, typed_attr
-from ...core.shape import as_dims, compatible, text
+from ...core.shape import Dims, as_dims, compatible, text
 from ...resources.cancellation import check_cancelled, is_cancelled
 from ...resources.resource_manager import Context, Resources
 from ...resources.variable import VariableState
@@ -42,6 +42,8 @@ from ..state.variables import type_and_dims
 
 FULL_BATCH = "full_batch"
 """An attribute of `IteratorGetNext`: the rows of a full batch. The static shape does not tell them if the last batch may be smaller."""
+SMALLER_BATCHES = "smaller_batches"
+"""Another one: whether a batch may have fewer rows, as the last of an epoch has, unless the number of elements is known to fit."""
 
 
 class Elements(Protocol):
@@ -65,6 +67,7 @@ class Pipeline:
         self._values: weakref.WeakKeyDictionary[VariableState, tuple[int, int, Sequence[Array]]] = (
             weakref.WeakKeyDictionary()
         )
+        self._shapes: weakref.WeakKeyDictionary[VariableState, list[Dims]] = weakref.WeakKeyDictionary()
         self._lock = threading.RLock()
         self._state: weakref.ref[VariableState] | None = (
             None  # the position; weak, or `_of_position` would keep it alive
@@ -108,7 +111,14 @@ class Pipeline:
             if found is None:
                 self.stop()
                 self._ended = position
+            else:
+                self._shapes[state] = [value.shape for value in found]
             return found
+
+    def last_shapes(self) -> Sequence[Dims] | None:
+        """The shapes of the last element; None: there is none, or several sessions have taken some."""
+        with self._lock:
+            return next(iter(self._shapes.values())) if len(self._shapes) == 1 else None
 
     def _started(self, state: VariableState, task: Resources, position: Sequence[int]) -> Iterator[Sequence[Array]]:
         """Start the data set again, and return an iterator over the elements after a position."""
@@ -171,6 +181,12 @@ def _pipeline(state: VariableState | None, token: str, process: str) -> Pipeline
     if pipeline is None:
         raise _elsewhere("")
     return pipeline
+
+
+def last_element(node: Node) -> Sequence[Dims] | None:
+    """The shapes of what an `IteratorGetNext` of this process has returned last; None: not known."""
+    pipeline = _pipelines.get(node.attrs["token"])
+    return None if pipeline is None else pipeline.last_shapes()
 
 
 def attrs_at(node: Node, task: str) -> Attrs:
@@ -448,7 +464,7 @@ _TAKES = Trait.STATEFUL | Trait.UNBOUNDED
 
 
 _define(
-    "IteratorGetNext", infer=_infer, reference=_next, gradient=_no_gradient, ref_inputs=(0,), internal_attrs=(FULL_BATCH,),
+    "IteratorGetNext", infer=_infer, reference=_next, gradient=_no_gradient, ref_inputs=(0,), internal_attrs=(FULL_BATCH, SMALLER_BATCHES),
     traits=_TAKES,
 )  # fmt: skip
 _define("IteratorPipeline", infer=_infer_pipeline, reference=_keep, ref_inputs=(0,))

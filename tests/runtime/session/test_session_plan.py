@@ -207,3 +207,44 @@ def test_a_graph_whose_answer_was_lost_is_sent_on(cluster: tf.LocalCluster, monk
         monkeypatch.undo()
         assert session.run(y * 2.0) == 6.0
         assert session.run(y) == 3.0
+
+
+def test_the_plan_of_what_ran_claims_no_full_batch(session: tf.Session) -> None:
+    """A step that was not traced: the batch is what the data set has returned last, or, of another process, not known."""
+
+    def taken(elements: int, **batch: bool) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.device(f"/job:{job(session)}"):
+            data = tf.data.Dataset.from_tensor_slices(np.ones((elements, 8), np.float32)).batch(4, **batch)
+            x = data.make_one_shot_iterator().get_next()
+            return x, tf.reduce_sum(x)
+
+    x, total = taken(10)
+    for rows in (4, 4, 2):
+        session.run(total)
+        last = session.last_plan
+        assert last is not None
+        assert last.sizes.of(x).dims == (rows if session._steps._backend.is_local else None, 8)
+        assert ("≥" in str(last)) == bool(last.unknown_sizes) == (last.sizes.of(x).dims == (None, 8))
+        assert last.at(batch=3).sizes.of(x).dims == (3, 8)
+    assert session.plan(total).sizes.of(x).dims == (4, 8)
+    for elements, dropped in ((12, False), (10, True)):  # no batch is smaller
+        x, total = taken(elements, drop_remainder=dropped)
+        session.run(total)
+        assert session.last_plan is not None and session.last_plan.sizes.of(x).dims == (4, 8)
+
+
+def test_a_data_set_that_several_sessions_take_from_has_no_last_batch() -> None:
+    x = tf.data.Dataset.from_tensor_slices(np.ones(5, np.float32)).batch(4).make_one_shot_iterator().get_next()
+    with tf.Session() as one, tf.Session() as other:
+        one.run(x)
+        assert one.last_plan is not None and one.last_plan.sizes.of(x).dims == (4,)
+        other.run(x)
+        other.run(x)
+        assert one.last_plan.sizes.of(x).dims == (None,)
+
+
+def test_two_batches_in_a_step_are_not_known(session: tf.Session) -> None:
+    data = tf.data.Dataset.from_tensor_slices(np.ones(5, np.float32)).batch(4).make_one_shot_iterator()
+    x, y = data.get_next(), data.get_next()
+    session.run([x, y])
+    assert session.last_plan is not None and {session.last_plan.sizes.of(t).dims for t in (x, y)} == {(None,)}
