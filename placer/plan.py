@@ -123,7 +123,7 @@ class Plan:
     @cached_property
     def unknown_sizes(self) -> tuple[Tensor, ...]:
         """The tensors whose shapes must be given for all sizes of this step to be known, in order of creation; () if none."""
-        nodes = sorted({n for p in self.partitions.values() for n in p.nodes}, key=lambda n: n.index)
+        nodes = sorted(set(self.partitioned.nodes), key=lambda n: n.index)
         return self.sizes.unknown(nodes, {self.graph.get_tensor_by_name(name) for name in self.feeds})
 
     @cached_property
@@ -312,10 +312,9 @@ class Plan:
 
         >>> print(dt.place(graph, {"ps": 1, "worker": 2}, fetches=loss).at(batch=64).report())
         """
-        nodes = [n for p in self.partitions.values() for n in p.nodes]
         given = dict(self.sizes.given)
         feeds = [self.graph.get_tensor_by_name(n) for n in self.feeds]
-        set_here = {} if batch is None else batch_shapes(nodes, feeds, given, batch)
+        set_here = {} if batch is None else batch_shapes(self.partitioned.nodes, feeds, given, batch)
         given.update(set_here)
         if isinstance(shapes, Mapping):
             shapes = {in_full(name, feeds, self.graph): dims for name, dims in shapes.items()}
@@ -347,7 +346,7 @@ class Plan:
 
     def resized(self, given: Mapping[str, Dims]) -> Plan:
         """This plan for these shapes, by tensor name. Shapes that are invalid for a node are left unknown."""
-        sizes = plan_sizes([n for p in self.partitions.values() for n in p.nodes], given)
+        sizes = plan_sizes(self.partitioned.nodes, given)
         if sizes.given == self.sizes.given:
             return self
         solution = None if self.solution is None else replace(self.solution, is_of_step=False)

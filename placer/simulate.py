@@ -263,7 +263,7 @@ def _unawaited(plan: PlanData, step: Timeline) -> Iterator[Transfer]:
 
 def read_in_place(plan: PlanData) -> dict[Node, str]:
     """Variables that other tasks read one-sidedly in this step -> the devices that store them."""
-    run = {n for p in plan.partitions.values() for n in p.nodes}
+    run = set(plan.partitioned.nodes)
     read = [
         (state_behind(plan.graph.get_tensor_by_name(c.name).op), c.source)
         for c in plan.channels

@@ -169,6 +169,11 @@ class Partitioned:
     values: list[Tensor | Node] = field(default_factory=list)
     predicated: Mapping[Node, tuple[Node | int, ...]] = field(default_factory=dict)
 
+    @property
+    def nodes(self) -> list[Node]:
+        """The nodes that the step runs: those of the partitions, one after the other. A copied node is there several times."""
+        return [n for p in self.partitions.values() for n in p.nodes]
+
 
 @lru_cache(maxsize=4096)
 def task_of(device: str) -> str:

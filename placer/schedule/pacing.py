@@ -33,7 +33,7 @@ AHEAD = 6
 
 def schedule_receives(cut: Partitioned) -> Partitioned:
     """The same partitions with delayed sends. The channels of flow control come after all others."""
-    if any(n.opdef.is_blocking for p in cut.partitions.values() for n in p.nodes):
+    if any(n.opdef.is_blocking for n in cut.nodes):
         return cut
     parts = {device: _Part(p.steps) for device, p in cut.partitions.items()}
     times = start_times({device: p.steps for device, p in cut.partitions.items()})

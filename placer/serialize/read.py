@@ -301,7 +301,7 @@ class _Reader:
             head.fetches,
             tuple(n.name for n in run),
             head.feeds,
-            plan_sizes([n for p in partitioned.partitions.values() for n in p.nodes], head.shapes),
+            plan_sizes(partitioned.nodes, head.shapes),
             self._access,
             self._solution,
         )

@@ -96,7 +96,7 @@ def compare(plan: PlanData, measured: Any, costs: Profile | None = None) -> Comp
     if not isinstance(found, Timeline):
         raise TypeError(f"trace must be that of a step (run_metadata.trace) or a Timeline, not {measured!r}")
     ran = getattr(traced, "plan", plan)
-    elements = [t for p in plan.partitions.values() for n in p.nodes if n.type == "IteratorGetNext" for t in n.outputs]
+    elements = [t for n in plan.partitioned.nodes if n.type == "IteratorGetNext" for t in n.outputs]
     batches = {t: ran.sizes.of(t).dims for t in elements if ran.sizes.of(t).dims != plan.sizes.of(t).dims}
     smaller = [(t.name, dims) for t, dims in batches.items() if plan.sizes.is_known(t)]
     plan = plan.resized({**plan.sizes.given, **{t.name: dims for t, dims in batches.items()}})

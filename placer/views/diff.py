@@ -108,7 +108,7 @@ def diff(before: PlanData, after: PlanData) -> PlanDiff:
 
 
 def _run(plan: PlanData) -> dict[str, None]:
-    return dict.fromkeys(n.name for p in plan.partitions.values() for n in p.nodes)
+    return dict.fromkeys(n.name for n in plan.partitioned.nodes)
 
 
 def _link_bytes(plan: PlanData) -> dict[str, tuple[int, bool]]:

@@ -214,7 +214,7 @@ def evaluate(
 def _may_have_all(plan: PlanData, device: str) -> bool:
     """Whether each node of the step may be on this device."""
     reasons, number = plan.decisions.reasons, plan.decisions.devices.index(device)
-    used = np.unique(reasons.demand_of[[n.index for p in plan.partitions.values() for n in p.nodes]])
+    used = np.unique(reasons.demand_of[[n.index for n in plan.partitioned.nodes]])
     return all(number in reasons.demands[k].candidates for k in used.tolist())
 
 

@@ -198,7 +198,7 @@ def fastest_alone(
         costs: the costs of the problem, as in `step_of`.
         client: as in `step_of`.
     """
-    kinds = set.intersection(*({*n.opdef.device_types} for p in plan.partitions.values() for n in p.nodes))
+    kinds = set.intersection(*({*n.opdef.device_types} for n in plan.partitioned.nodes))
     work = problem.seconds.sum(axis=1)[problem.device_class]  # without transfers a device works all the time
     state = sum(state_bytes(place)[0] for place in read_in_place(plan))  # it would be there, too
     problem = replace(problem, capacity=problem.capacity - state) if state else problem

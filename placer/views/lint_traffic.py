@@ -215,7 +215,7 @@ def _rows_for(facts: Facts, seconds: float, device: str, growing: float, rows: i
     Args:
         growing: the seconds of the device's kernels that grow with the batch, at `rows` rows.
     """
-    nodes = [n for p in facts.plan.partitions.values() for n in p.nodes]
+    nodes = facts.plan.partitioned.nodes
     fed, given = [facts.plan.graph.get_tensor_by_name(name) for name in facts.plan.feeds], facts.plan.sizes.given
     at, busy, per_row = rows, _busy(facts, device), growing / rows
     for _ in range(PROBES):

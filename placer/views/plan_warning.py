@@ -106,7 +106,7 @@ def with_change(plan: PlanData, change: Change, place: PlaceFunction) -> Any:
     )
     shapes = dict(plan.sizes.given)
     if change.batch is not None:
-        nodes = [n for p in plan.partitions.values() for n in p.nodes]
+        nodes = plan.partitioned.nodes
         fed = [plan.graph.get_tensor_by_name(name) for name in plan.feeds]
         shapes.update(batch_shapes(nodes, fed, shapes, change.batch[1]))
     strategy = change.strategy or ("rules" if plan.solution is None else "auto")

@@ -303,12 +303,7 @@ def traced(gathered: Gathered, plan: Plan) -> Trace:
         sends += [(s, seconds(s.at)) for s in notes.sends]
         arrivals |= {a.channel: seconds(a.at) for a in notes.arrivals}
     made = {k.node: k.bytes for k in kernels}
-    plan = plan.resized(
-        {
-            **plan.sizes.given,
-            **partial_batches((n for p in plan.partitions.values() for n in p.nodes), made, plan.sizes),
-        }
-    )
+    plan = plan.resized({**plan.sizes.given, **partial_batches(plan.partitioned.nodes, made, plan.sizes)})
     transfers = []
     for note, at in sends:
         number, iteration = _parts_of(note.channel)
