@@ -170,7 +170,7 @@ def product_schedule(
     ns = work * (target.NS_PER_STREAMED_BYTE if is_vector else target.NS_PER_FLOP / 2)
     threads = threads_for(ns, threads)
     box, units = boxes_of(
-        result, image[2], (down, along), spans, itemsize, threads, matrices, by_filter,
+        result, image[2], (down, along), spans, itemsize, threads, matrices, by_filter, is_packed=is_packed,
         is_one_panel=math.prod(sums) <= target.PANEL_STEPS and sums[0] * sums[1] > 1,
     )  # fmt: skip
     lasts = ((rows - 1) * down - top + spans[0], (columns - 1) * along - left + spans[1])
@@ -205,6 +205,7 @@ def boxes_of(
     matrices: int = 1,
     by_filter: bool = False,
     is_one_panel: bool = False,
+    is_packed: bool = False,
 ) -> tuple[tuple[int, int, int, int], int]:
     """The box of a `CpuProductSchedule`, and the number of units of work. Arguments are as for `product_schedule`.
 
@@ -216,14 +217,20 @@ def boxes_of(
     # Units per thread, of which one that is done early takes another; pixels that are worth packing the taps for; most panels of a unit;
     # images that are a group.
     per_thread, enough, widest, group = (2, 1024, 8, tall) if by_filter else (8, 512, 4, 1)
-    if is_one_panel and not by_filter and channels <= widest * lanes:
-        per_thread, enough = 32, 128
     panels, pixels = -(-channels // lanes), images * rows * columns
+    groups = 1
+    if spans == (1, 1) and inner > target.PANEL_STEPS and not by_filter:
+        # A long sum, of which the caches hold a piece at a time. Every unit reads all pieces again, or packs them again (`is_packed`).
+        per_thread, enough = (2, 64) if is_packed else (4, 256)
+        widest, inner = 8, target.PANEL_STEPS
+        groups = -(-panels // widest)
+    elif is_one_panel and not by_filter and channels <= widest * lanes:
+        per_thread, enough = 32, 128
     wanted = -(-(per_thread if pixels > 1 else 1) * threads // matrices) if threads > 1 else 1
     # Bytes that a pixel more of the result sees.
     each = inner * itemsize * min(strides[0], spans[0]) * min(strides[1], spans[1])
     most = _MOST_PIXELS if by_filter else max(64, min(_MOST_PIXELS, _SEEN_BYTES // each))
-    most = min(most, max(enough if channels > 1 else 64, -(-pixels // wanted)))
+    most = min(most, max(enough if channels > 1 else 64, -(-pixels // -(-wanted // groups))))
     if images * rows == 1 and pixels > most * threads:  # as many boxes for each thread
         most = _up(-(-pixels // (-(-pixels // (most * threads)) * threads)), tall)
     across = columns if columns <= most else _up(_part(columns, most // tall * tall), tall)  # whole tiles
