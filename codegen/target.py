@@ -61,6 +61,9 @@ CACHED_ELEMENTS = 1 << 14
 SMALLEST_PRODUCT, LARGEST_PRODUCT = 1 << 18, 1 << 30
 # Pixels that a part of a filter's gradient sums at least: to write and add it takes a few hundredths of making it. Elements of all parts.
 FILTER_PART_PIXELS, FILTER_PART_ELEMENTS = 2048, 1 << 18
+# Bytes of a matrix that threads share when a row is multiplied by it, and in how many parts its sum is made then. A thread has whole rows:
+# parts of rows whose length is a power of two would take a part of the sets of its caches.
+SHARED_MATRIX_BYTES, SHARED_MATRIX_PARTS = 1 << 22, 8
 # Channels that fill half a register tile.
 FEW_CHANNELS = 8
 # Columns that a thread's part of columns should have: memory is fast along rows.

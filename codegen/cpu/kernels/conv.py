@@ -28,7 +28,7 @@ from ..emit.instantiate import text_of
 from ..jit import Function
 from ..native.planner import Planner
 from ..work_parts import parts_of
-from .gemm import FUNCTIONS, contract
+from .gemm import FUNCTIONS, add_parts, contract, equal_parts
 
 Functions: TypeAlias = Mapping[str, Function]
 
@@ -111,19 +111,14 @@ def conv_filter(
         y_jumps=(0, channels, wide * inner * channels, inner * channels),
         counts=(1, 1, count), x_stack=(0, 0, x.size // count), w_stack=(0, 0, y.size // count),
     )  # fmt: skip
-    if count > 1:  # a row of ones times the matrix of parts
-        contract(
-            planner, functions["contract"], threads, planner.in_memory(np.ones(count, x.dtype)), parts.ravel(), w.ravel(),
-            image=(1, 1, count), result=(1, 1, 1, w.size), sums=(1, 1, count), window=(1, 1, 1, 1, 0, 0),
-            x_jumps=(0, 0, 0, 1), w_jumps=(0, 0, 0, w.size, 1), y_jumps=(0, 0, 0, w.size),
-        )  # fmt: skip
+    if count > 1:
+        add_parts(planner, functions["contract"], threads, parts, w)
     return w
 
 
 def _parts(images: int, pixels: int, size: int) -> int:
     """In how many parts of equal size the sum over images is made, for a filter of that size. It depends on shapes alone."""
-    most = min(images, pixels // FILTER_PART_PIXELS, FILTER_PART_ELEMENTS // size)
-    return next((parts for parts in range(most, 1, -1) if images % parts == 0), 1)
+    return equal_parts(images, min(images, pixels // FILTER_PART_PIXELS, FILTER_PART_ELEMENTS // size))
 
 
 def _positions(window: Window, shape: Sequence[int]) -> tuple[int, int]:

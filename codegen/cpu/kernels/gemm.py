@@ -17,7 +17,7 @@ from ....graph.core.dtypes import Array
 from ....graph.core.graph import Node
 from ...ir.nodes import transposed
 from ...ir.program import Kernel
-from ...target import LARGEST_PRODUCT, SMALLEST_PRODUCT
+from ...target import LARGEST_PRODUCT, SHARED_MATRIX_BYTES, SHARED_MATRIX_PARTS, SMALLEST_PRODUCT
 from ..emit.instantiate import text_of
 from ..jit import Function
 from ..native.planner import Planner
@@ -103,13 +103,41 @@ class ProductKernel(NodeKernel):
             # Its columns are contiguous: the transposed product reads it along them.
             a, b, rows, columns = b.swapaxes(-1, -2), a.swapaxes(-1, -2), columns, rows
         (a, a_jumps), (b, b_jumps) = (_as_vector(x if _is_vector(x) else planner.ordered(x)) for x in (a, b))
+        counts, x_stack, w_stack = (1,) * (3 - len(stack)) + stack, a_jumps[:3], b_jumps[:3]
+        parts, sums = out, 1
+        if not stack and rows == 1 and b_jumps[4] == 1 and inner * columns * a.itemsize >= SHARED_MATRIX_BYTES:
+            sums = equal_parts(inner, SHARED_MATRIX_PARTS)
+            counts, x_stack, w_stack = (
+                (1, 1, sums),
+                (0, 0, inner // sums * a_jumps[4]),
+                (0, 0, inner // sums * b_jumps[3]),
+            )
+            parts = planner.empty((sums, columns), a.dtype) if sums > 1 else out
+        inner //= sums
         contract(
-            planner, function, self._threads, a, b, out.reshape(-1),
+            planner, function, self._threads, a, b, parts.reshape(-1),
             image=(1, rows, inner), result=(1, 1, rows, columns), sums=(1, 1, inner), window=(1, 1, 1, 1, 0, 0),
             x_jumps=(0, 0, *a_jumps[3:]), w_jumps=(0, 0, 0, *b_jumps[3:]), y_jumps=(0, 0, 0, columns),
-            counts=(1,) * (3 - len(stack)) + stack, x_stack=a_jumps[:3], w_stack=b_jumps[:3],
+            counts=counts, x_stack=x_stack, w_stack=w_stack,
         )  # fmt: skip
+        if sums > 1:
+            add_parts(planner, function, self._threads, parts, out)
         return out
+
+
+def equal_parts(length: int, most: int) -> int:
+    """Into how many equal parts, of at most so many, a length can be divided."""
+    return next((parts for parts in range(most, 1, -1) if length % parts == 0), 1)
+
+
+def add_parts(planner: Planner, function: Function, threads: int, parts: Array, total: Array) -> None:
+    """Record the sum of the rows of a matrix: a row of ones times it, always in one order."""
+    count, size = parts.shape
+    contract(
+        planner, function, threads, planner.in_memory(np.ones(count, parts.dtype)), parts.reshape(-1), total.reshape(-1),
+        image=(1, 1, count), result=(1, 1, 1, size), sums=(1, 1, count), window=(1, 1, 1, 1, 0, 0),
+        x_jumps=(0, 0, 0, 1), w_jumps=(0, 0, 0, size, 1), y_jumps=(0, 0, 0, size),
+    )  # fmt: skip
 
 
 def _is_vector(x: Array) -> bool:

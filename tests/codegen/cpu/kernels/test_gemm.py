@@ -40,7 +40,8 @@ def exact(a: Any, b: Any, flips: Sequence[bool]) -> Any:
 
 FLIPS = [(False, False), (True, False), (False, True), (True, True)]
 SHAPES = [(64, 400, 120), (97, 257, 33), (6, 1000, 101), (1, 700, 640), (1, 300, 2001), (1, 70, 9001), (1501, 300, 1),
-          (192, 64, 96), (700, 3, 500), (20, 600, 200), (2101, 150, 70), (5, 700, 128)]  # fmt: skip
+          (192, 64, 96), (700, 3, 500), (20, 600, 200), (2101, 150, 70), (5, 700, 128),
+          (1, 1100, 1001), (300, 520, 300)]  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
