@@ -2,7 +2,7 @@
 
     caller   writes the address of the record      helper
              order = a new number        ------>       inside += 1; if the order is still the same: takes parts of the work
-             wakes helpers that sleep
+             wakes helpers, if too few are awake
              takes parts of the work
              order = 0: no helper starts any more
              waits until inside = 0       <------      inside -= 1
@@ -93,7 +93,7 @@ def shared(memory, record, helpers):
     memory[t.TAKEN] = memory[t.FAILED] = 0
     memory[t.LAST] += 1
     c.count_up(memory, t.ORDER, memory[t.LAST])
-    wake(memory, helpers)
+    wake(memory, helpers - (memory[t.HELPERS] - c.count_now(memory, t.SLEEPING)))
     share(memory, True)
     c.count_up(memory, t.ORDER, -memory[t.LAST])
     n = 0

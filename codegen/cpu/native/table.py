@@ -26,12 +26,13 @@ from ..work_parts import LINE
 
 KERNEL, THREADS, PARTS, HEAD = range(1, 5)  # words of a record: see above; HEAD: where its arguments begin
 
-# Looks of a caller, some 50 microseconds, after which it sleeps while helpers finish.
-WAITS = 1 << 15
+# Looks of a caller, some 400 microseconds, after which it sleeps while helpers finish: a unit of work of theirs takes less. A sleep takes
+# 120 microseconds. Meanwhile the helpers fall asleep, too, and come late to the next launch, for which the caller would sleep again.
+WAITS = 1 << 18
 
 # Words of the memory of a worker pool: see `launch_source`. Each has a line of the cache.
-SLEEPING, BYTE, READ_END, WRITE_END, LOOKS, ORDER, INSIDE, TAKEN, FAILED, LAST, RECORD, POOL_WORDS = (
-    LINE * i for i in range(12)
+HELPERS, SLEEPING, BYTE, READ_END, WRITE_END, LOOKS, ORDER, INSIDE, TAKEN, FAILED, LAST, RECORD, POOL_WORDS = (
+    LINE * i for i in range(13)
 )
 
 

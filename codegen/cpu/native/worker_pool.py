@@ -1,8 +1,9 @@
 """The helper threads of a process, and what runs tables with their help.
 
-Waking a thread takes about 70 microseconds. So a helper that has worked looks for the next launch, on shared memory and without Python
-(`launch_source`), for some time. In a task of a cluster it is less patient: others may need the core (docs/concepts/kernels-cpu.md has
-the numbers). One thread at a time runs a table with helpers; another one does its work alone.
+Waking a thread takes about 70 microseconds, of which the caller spends 15. So a helper that has worked looks for the next launch, on
+shared memory and without Python (`launch_source`), for some time, and a caller wakes only those that it needs besides. In a task of a
+cluster a helper is less patient: others may need the core (docs/concepts/kernels-cpu.md has the numbers). One thread at a time runs a
+table with helpers; another one does its work alone.
 
 Helpers are kept off the core of the caller. Some schedulers put a woken thread on the core of the one that has woken it, and leave it there
 for some 20 ms: after a pause, the first convolutions of a program would take up to twice as long.
@@ -26,7 +27,7 @@ from . import table as launches
 
 PATIENCE = 200  # looks for the next launch, some 50 microseconds, before a helper sleeps ...
 TASK_PATIENCE = 12  # ... and in a task of a cluster
-MOST_HELPERS = 64
+MOST_THREADS = 64
 _NO_POOL = np.zeros(0, np.int64)
 
 
@@ -40,10 +41,11 @@ class WorkerPool:
     """
 
     def __init__(self) -> None:
-        self.threads = min(cores(), MOST_HELPERS) + 1
+        self.threads = max(2, min(cores(), MOST_THREADS))
         self.lock = threading.Lock()
         self.memory = np.zeros(launches.POOL_WORDS, np.int64)
         self.memory[launches.READ_END], self.memory[launches.WRITE_END] = os.pipe()
+        self.memory[launches.HELPERS] = self.threads - 1
         self.memory[launches.LOOKS] = TASK_PATIENCE if has_neighbours() else PATIENCE
         serve = launches.loops()["serve"]
         self._helpers = [
