@@ -204,6 +204,11 @@ def native(array: Array) -> Array:
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
+def widened(x: Array) -> Array:
+    """An array with floats of 8 and 16 bits converted to float32. NumPy multiplies those slowly, and sums need the precision."""
+    return x.astype(np.float32) if x.itemsize < 4 and as_dtype(x.dtype).is_floating else x
+
+
 def text_array(items: Iterable[Any], shape: tuple[int, ...] | None = None) -> Array:
     """An array of type string, from elements that are bytes. A vector if `shape` is None. NumPy's string types would drop zero bytes.
 

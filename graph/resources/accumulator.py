@@ -23,6 +23,7 @@ import numpy as np
 
 from ..core.dtypes import Array, DType
 from ..core.errors import InvalidArgumentError, OpError, UnavailableError, invalid
+from ..core.rows import sum_rows
 from ..core.shape import Dims, compatible, text
 from .async_request import AsyncResource, Request, check_room
 from .shared_accumulator import SharedAccumulator, encode_state, state_bytes
@@ -323,8 +324,7 @@ class SparseAccumulator(Accumulator):
                 f"Shape mismatch at {self}: an index exceeded limits of shape: {indices.max()} exceeded {wanted[0]}"
             )
         unique, places = np.unique(indices, return_inverse=True)
-        rows = np.zeros((len(unique), *values.shape[1:]), values.dtype)
-        np.add.at(rows, places, values)
+        rows = sum_rows(values, places, len(unique))
 
         def add() -> None:
             if local_step < self.global_step:
@@ -345,8 +345,7 @@ class SparseAccumulator(Accumulator):
             np.concatenate([p[0] for p in parts]), return_inverse=True, return_counts=True
         )
         all_rows = np.concatenate([p[1] for p in parts])
-        rows = np.zeros((len(indices), *all_rows.shape[1:]), all_rows.dtype)
-        np.add.at(rows, places, all_rows)
+        rows = sum_rows(all_rows, places, len(indices))
         if self.kind.reduction == "MEAN":
             rows /= counts.reshape(-1, *[1] * (rows.ndim - 1)).astype(rows.dtype)
         length = self.kind.shape[0] if self.kind.shape else None

@@ -186,8 +186,10 @@ def _band_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 def _band(x: Array, lower: Array, upper: Array) -> Array:
     rows, columns = x.shape[-2:]
-    offset = np.arange(columns) - np.arange(rows)[:, None]
-    inside = ((lower < 0) | (-offset <= lower)) & ((upper < 0) | (offset <= upper))
+    row, column = np.arange(rows)[:, None], np.arange(columns, dtype=np.int32)
+    first = np.zeros_like(row) if lower < 0 else row - lower
+    last = np.full_like(row, columns) if upper < 0 else row + upper
+    inside = (column >= first.astype(np.int32)) & (column <= last.astype(np.int32))
     return np.where(inside, x, np.zeros((), x.dtype))
 
 

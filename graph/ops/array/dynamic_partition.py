@@ -218,12 +218,27 @@ def _unique_texts(x: Array, dtype: Any) -> tuple[Array, Array, Array]:
     return text_array(numbers), inverse, np.bincount(inverse, minlength=len(numbers)).astype(dtype)
 
 
+def _unique_numbers(x: Array, span: int, dtype: Any) -> tuple[Array, Array, Array]:
+    """`uniques` of integers that span few numbers: tables with an element for each of these, instead of sorting."""
+    low = x.min()
+    at = (x - low).view(f"u{x.itemsize}").astype(np.intp)  # a difference may be too large for the signed type
+    first = np.full(span, x.size)
+    first[at[::-1]] = np.arange(x.size)[::-1]  # of elements at the same place the last one stays, which is the first
+    places = np.flatnonzero(first < x.size)
+    places = places[np.argsort(first[places])]
+    number = np.empty(span, dtype)
+    number[places] = np.arange(places.size)
+    return x[first[places]], number[at], np.bincount(at, minlength=span)[places].astype(dtype)
+
+
 def uniques(x: Array, *, out_idx: Any) -> tuple[Array, Array, Array]:
     """The distinct values of a vector, the index of each element's value among them, and how often each occurs."""
     if x.ndim != 1:
         raise invalid(f"unique expects a vector, not a value of shape {text(x.shape)}")
     if x.dtype == object:
         return _unique_texts(x, out_idx.np)
+    if x.size and x.dtype.kind in "iu" and (span := int(x.max()) - int(x.min()) + 1) <= 4 * x.size:
+        return _unique_numbers(x, span, out_idx.np)
     values, first, inverse, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True)
     order = np.argsort(first, kind="stable")
     number = np.empty_like(order)

@@ -6,6 +6,7 @@ rows. So the cost of a step with a large embedding table depends on the batch an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -173,23 +174,33 @@ def _gather_nd_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     return [(params.dtype.base, None if outer is None or inner is None else outer + inner)]
 
 
-def coordinate_index(dims: Sequence[int], indices: Array) -> tuple[Array, ...]:
-    """The NumPy index for coordinates. InvalidArgumentError if one is out of bounds."""
+def flat_places(dims: Sequence[int], indices: Array) -> tuple[Array, int, tuple[int, ...]]:
+    """The slices of an array of shape `dims` that coordinates address: their numbers, how many there are, and their shape.
+
+    InvalidArgumentError if a coordinate is out of bounds.
+    """
     depth = indices.shape[-1]
-    limits = np.array(dims[:depth], np.int64)
-    wrong = ((indices < 0) | (indices >= limits)).any(axis=-1)
-    if wrong.any():
+    outer, inner = tuple(dims[:depth]), tuple(dims[depth:])
+    count = math.prod(outer)
+    if not depth or not indices.size:
+        return np.zeros(indices.shape[:-1], np.intp), count, inner
+    try:
+        return np.ravel_multi_index(tuple(np.moveaxis(indices, -1, 0)), outer), count, inner
+    except ValueError:
+        wrong = ((indices < 0) | (indices >= np.array(outer, np.int64))).any(axis=-1)
         at = [int(i) for i in np.argwhere(wrong)[0]]
         raise invalid(
             f"indices{at or ''} = {indices[tuple(at)].tolist()} does not index into shape {text(tuple(dims))}"
-        )
-    return tuple(np.moveaxis(indices, -1, 0))
+        ) from None
 
 
 def _gather_nd(params: Array, indices: Array) -> Array:
     if indices.shape[-1] == 0:
         return np.broadcast_to(params, (*indices.shape[:-1], *params.shape))
-    return np.asarray(params[coordinate_index(params.shape, indices)], params.dtype)
+    places, count, inner = flat_places(params.shape, indices)
+    if not places.size:
+        return np.empty((*places.shape, *inner), params.dtype)
+    return params.reshape(count, *inner).take(places, axis=0)
 
 
 define("GatherNd", _gather_nd_rule, _gather_nd, cost=pick_cost)

@@ -14,6 +14,7 @@ from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, choice_attr, define
 from ...core.places import Place, Places, checked_places
+from ...core.rows import sum_rows
 from ...core.shape import of_rank, text
 from ..math.common import same_type
 from ..math.reduce import reduce_sum
@@ -64,7 +65,10 @@ def _tile(x: Array, multiples: Array) -> Array:
         raise invalid(
             f"multiples {multiples.tolist()} must have one number, not negative, for each dimension of {text(x.shape)}"
         )
-    return np.tile(x, dims_of(multiples))
+    pairs = [size for pair in zip(dims_of(multiples), x.shape, strict=True) for size in pair]
+    out = np.empty(pairs, x.dtype)  # [m0, d0, m1, d1, ...]: the copies are along the even dimensions
+    out[...] = x.reshape([d for size in x.shape for d in (1, size)])
+    return out.reshape([m * d for m, d in zip(pairs[::2], pairs[1::2], strict=True)])
 
 
 def _tile_gradient(node: Node, grad: Any) -> Sequence[Any]:
@@ -190,10 +194,7 @@ def _mirror_pad_grad(grad: Array, paddings: Array, *, mode: str) -> Array:
     for axis, (before, after) in enumerate(_pad_widths(grad, paddings)):
         size = grad.shape[axis] - before - after
         sources = _mirror_index(size, before, after, MIRROR_OFFSETS[mode])
-        front = np.moveaxis(grad, axis, 0)
-        total = np.zeros((size, *front.shape[1:]), grad.dtype)
-        np.add.at(total, sources, front)
-        grad = np.moveaxis(total, 0, axis)
+        grad = np.moveaxis(sum_rows(np.moveaxis(grad, axis, 0), sources, size), 0, axis)
     return grad
 
 

@@ -13,18 +13,20 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import static_dims
-from ...core.dtypes import Array
+from ...core.dtypes import Array, widened
 from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, GradientRule, Output, define, nbytes, set_gradient
+from ...core.rows import combine_each
 from ...core.shape import Dims, compatible, text
 from ...tensors.indexed_slices import IndexedSlices
 from ..math.cast import cast
-from ..math.common import same_type, widened
+from ..math.common import same_type
 from ..math.compare import equal
 from ..math.static_operands import dims_of, index_operand, move_cost, need_rank, op_scope
 from .creation import has_tensor, zeros_like
-from .gather import coordinate_index, coordinates_of, gather_nd
+from .gather import coordinates_of, flat_places, gather_nd
+from .segments import combine_rows
 from .shapes import shape, squeeze
 
 
@@ -53,39 +55,41 @@ def _scatter_nd_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]
     return [(updates.dtype.base, dims)]
 
 
-def check_updates(dims: tuple[int, ...], indices: Array, updates: Array) -> tuple[Array, ...]:
-    """The NumPy index for coordinates into an array of shape `dims`. InvalidArgumentError unless the updates fit."""
+def _places_of(dims: tuple[int, ...], indices: Array, updates: Array) -> tuple[Array, int, tuple[int, ...]]:
+    """See `flat_places`. InvalidArgumentError unless the updates fit."""
     wanted = (*indices.shape[:-1], *dims[indices.shape[-1] :])
     if indices.shape[-1] > len(dims) or updates.shape != wanted:
         raise invalid(
             f"updates must have shape {text(wanted)} for indices {text(indices.shape)} into {text(dims)}, "
             f"not {text(updates.shape)}"
         )
-    return coordinate_index(dims, indices) if indices.shape[-1] else ()
+    return flat_places(dims, indices)
 
 
-def combine_at(out: Array, at: tuple[Array, ...], updates: Array, ufunc: np.ufunc | None, coordinates: int) -> Array:
-    """Apply updates to `out` at coordinates, in order, and return it. A `ufunc` of None assigns."""
-    if not at:  # coordinates of length 0 address the whole tensor
-        for one in updates.reshape(coordinates, *out.shape):
-            out[...] = one if ufunc is None else ufunc(out, one)
-    elif ufunc is None:
-        out[at] = updates
-    elif widened(out) is not out:  # ufunc.at does not support bfloat16, and float16 would lose precision
-        total = widened(out)
-        ufunc.at(total, at, widened(updates))
-        return total.astype(out.dtype)
+def combine_at(out: Array, indices: Array, updates: Array, ufunc: np.ufunc | None) -> None:
+    """Apply updates to `out` at coordinates, in order. A `ufunc` of None assigns. InvalidArgumentError unless they fit."""
+    places, count, inner = _places_of(out.shape, indices, updates)
+    # ufuncs do not support bfloat16, and float16 would lose precision
+    total = out if ufunc is None else widened(out)
+    slices = total.reshape(count, *inner)
+    rows = updates.reshape(places.size, *inner)
+    if ufunc is None:
+        slices[places.ravel()] = rows
     else:
-        ufunc.at(out, at, updates)
-    return out
+        combine_each(slices, places.ravel(), rows.astype(total.dtype, copy=False), ufunc)
+    if not np.may_share_memory(slices, out):
+        out[...] = slices.reshape(out.shape)
 
 
 def _scatter_nd(indices: Array, updates: Array, wanted: Array) -> Array:
     dims = tuple(dims_of(wanted))
-    at = check_updates(dims, indices, updates)
-    ufunc = np.logical_or if updates.dtype == np.bool_ else np.add
-    nothing = b"" if updates.dtype == object else 0
-    return combine_at(np.full(dims, nothing, updates.dtype), at, updates, ufunc, int(np.prod(indices.shape[:-1])))
+    if updates.dtype == object:
+        out = np.full(dims, b"", object)
+        combine_at(out, indices, updates, np.add)
+        return out
+    places, count, _ = _places_of(dims, indices, updates)
+    kind = "Max" if updates.dtype == np.bool_ else "Sum"  # of truth values: whether one is true
+    return combine_rows(updates, places, count, kind, empty=0).reshape(dims)
 
 
 define(
@@ -122,8 +126,9 @@ def _tensor_scatter_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Out
 
 
 def _tensor_scatter(ufunc: np.ufunc | None, tensor: Array, indices: Array, updates: Array) -> Array:
-    at = check_updates(tensor.shape, indices, updates)
-    return combine_at(tensor.copy(), at, updates, ufunc, int(np.prod(indices.shape[:-1])))
+    out = tensor.copy()
+    combine_at(out, indices, updates, ufunc)
+    return out
 
 
 def _scatter_update_gradient(node: Node, grad: Any) -> Sequence[Any]:

@@ -10,16 +10,17 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import static_value
-from ...core.dtypes import NUMBERS, Array, as_dtype, int32
+from ...core.dtypes import NUMBERS, Array, as_dtype, int32, widened
 from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.hooks import hooks
 from ...core.opdef import Attrs, Output, define, set_gradient
+from ...core.rows import LONG_ROW, combine_each, sum_rows
 from ...core.shape import Dims, compatible, text
 from ...tensors.indexed_slices import IndexedSlices
 from ..math.arithmetic import floormod, maximum, multiply, sqrt, subtract
 from ..math.cast import cast
-from ..math.common import allowed, input_cost, widened
+from ..math.common import allowed, input_cost
 from ..math.compare import equal, greater_equal, logical_and, where_v2
 from ..math.reduce import reduce_prod
 from ..math.static_operands import (
@@ -59,9 +60,9 @@ _COMBINERS = {
 
 
 def combine_rows(data: Array, ids: Array, count: int, kind: str, empty: Any = None) -> Array:
-    """The rows of each segment 0 to count - 1 combined to one row. Rows with a negative id are ignored.
+    """The rows of each segment 0 to count - 1 combined to one row, in order. Rows with a negative id are ignored.
 
-    A stable sort by id makes the rows of each segment adjacent, so that one `reduceat` combines them. Narrow floats are added in float32.
+    Narrow floats are added in float32.
 
     Args:
         data: the rows, of shape `ids.shape + row shape`.
@@ -72,19 +73,28 @@ def combine_rows(data: Array, ids: Array, count: int, kind: str, empty: Any = No
     """
     combiner = _COMBINERS[kind]
     inner = data.shape[ids.ndim :]
-    rows = data.reshape(ids.size, *inner) if ids.ndim != 1 else data
-    flat = ids.ravel()
-    out = np.full((count, *inner), combiner.empty(data.dtype) if empty is None else empty, data.dtype)
-    order = np.argsort(flat, kind="stable")
-    order = order[np.searchsorted(flat, 0, sorter=order) :]
-    if not order.size:
-        return out
-    sorted_ids = flat[order]
-    if sorted_ids[-1] >= count:
+    rows, flat = data.reshape(ids.size, *inner), ids.ravel()
+    if flat.size and flat.min() < 0:
+        rows, flat = rows[flat >= 0], flat[flat >= 0]
+    if flat.size and flat.max() >= count:
         check_indices(np.maximum(ids, 0), count, "segment_ids")
-    starts = np.flatnonzero(np.concatenate([[True], sorted_ids[1:] != sorted_ids[:-1]]))
-    out[sorted_ids[starts]] = combiner.ufunc.reduceat(widened(rows[order]), starts, axis=0)
-    return out
+    if kind == "Sum":
+        return sum_rows(rows, flat, count)
+    out = np.full((count, *inner), combiner.empty(data.dtype) if empty is None else empty, data.dtype)
+    if not rows.size:
+        return out
+    order = np.argsort(flat, kind="stable")
+    sorted_ids = flat[order]
+    is_first = np.concatenate([[True], sorted_ids[1:] != sorted_ids[:-1]])
+    starts = np.flatnonzero(is_first)
+    if rows[0].size < LONG_ROW:
+        out[sorted_ids[starts]] = combiner.ufunc.reduceat(widened(rows[order]), starts, axis=0)
+        return out
+    total = widened(out)
+    total[sorted_ids[starts]] = rows[order[starts]]
+    later = order[~is_first]
+    combine_each(total, flat[later], rows[later], combiner.ufunc)
+    return total.astype(data.dtype, copy=False)
 
 
 def _unsorted_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:

@@ -25,7 +25,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import static_value
-from ...core.dtypes import NUMBERS, Array, int32
+from ...core.dtypes import NUMBERS, Array, int32, widened
 from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, define, typed_attr
@@ -38,7 +38,7 @@ from ..array.ranges import range as range_
 from ..array.shapes import rank, reshape, shape, transpose
 from ..math.broadcasting import unbroadcast
 from ..math.cast import cast
-from ..math.common import allowed, same_type, widened
+from ..math.common import allowed, same_type
 from ..math.compare import less, where_v2
 from ..math.reduce import reduce_prod
 from ..math.static_operands import move_cost, normal_axis, op_scope

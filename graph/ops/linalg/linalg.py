@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...core.build import TensorLike, apply, convert
-from ...core.dtypes import NUMBERS, Array
+from ...core.dtypes import NUMBERS, Array, widened
 from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, define, size as static_size, typed_attr
@@ -18,7 +18,7 @@ from ..array.concat_stack import concat
 from ..array.ranges import range as range_
 from ..array.shapes import expand_dims, rank, squeeze, transpose
 from ..math.broadcasting import unbroadcast
-from ..math.common import allowed, same_type, widened
+from ..math.common import allowed, same_type
 from ..math.static_operands import known_rank, move_cost, need_rank, need_rank_at_least, op_scope
 
 # --- two matrices -------------------------------------------------------------------------------------------

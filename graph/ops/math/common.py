@@ -7,10 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
-
 from ...core.build import TensorLike, apply, convert, convert_pair, graph_of
-from ...core.dtypes import Array, DType, as_dtype, uint8
+from ...core.dtypes import DType, uint8
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, GradientRule, OpDef, Output, Trait, default_cost, define, size
 from ...core.scalar_math import reference_of
@@ -35,11 +33,6 @@ def allowed(dtype: DType, types: tuple[DType, ...]) -> DType:
         if known is dtype:
             return dtype
     raise TypeError(f"element type {dtype.name} is not supported; supported: {', '.join(t.name for t in types)}")
-
-
-def widened(x: Array) -> Array:
-    """An array with floats of 8 and 16 bits converted to float32. NumPy multiplies those slowly, and sums need the precision."""
-    return x.astype(np.float32) if x.itemsize < 4 and as_dtype(x.dtype).is_floating else x
 
 
 _LAYOUTS = {

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, constant, convert
 from ...core.constant_value import static_value
-from ...core.dtypes import NUMBERS, DType, as_dtype, bool_
+from ...core.dtypes import NUMBERS, DType, as_dtype, bool_, widened
 from ...core.errors import invalid
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
@@ -22,7 +22,7 @@ from ...core.operators import operators
 from ...core.shape import Dims, text
 from ..array.ranges import range as range_
 from ..array.shapes import rank
-from .common import allowed, input_cost, named, widened
+from .common import allowed, input_cost, named
 from .static_operands import index_operand, need_index, normal_axis, one_of
 
 # --- rules --------------------------------------------------------------------------------------------------

@@ -9,11 +9,11 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert, graph_of
 from ...core.constant_value import static_value
-from ...core.dtypes import NUMBERS, as_dtype, bool_, int32, int64
+from ...core.dtypes import NUMBERS, as_dtype, bool_, int32, int64, widened
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
 from .arithmetic import div_no_nan, multiply
-from .common import allowed, input_cost, widened
+from .common import allowed, input_cost
 from .static_operands import need_index, normal_axis, one_of
 
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dtypes import FLOATS, Array, float32
+from ...core.dtypes import FLOATS, Array, float32, widened
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, opdef, size, typed_attr
 from ...core.shape import compatible, text
-from ..math.common import allowed, same_type, widened
+from ..math.common import allowed, same_type
 from ..math.static_operands import need_rank_at_least
 
 

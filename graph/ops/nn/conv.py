@@ -23,12 +23,12 @@ import numpy as np
 
 from ...core.build import Grads, TensorLike, apply, convert
 from ...core.constant_value import static_dims
-from ...core.dtypes import FLOATS, Array, DType
+from ...core.dtypes import FLOATS, Array, DType, widened
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
 from ...core.shape import Dims, text
 from ..array.shapes import expand_dims, shape, squeeze
-from ..math.common import allowed, layout_of, same_type, widened
+from ..math.common import allowed, layout_of, same_type
 from ..math.static_operands import dims_of, index_operand, need_index, need_rank, op_scope
 from .conv_geometry import (
     Window,

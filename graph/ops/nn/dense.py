@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...core.build import TensorLike, apply, convert
-from ...core.dtypes import NUMBERS, Array, bfloat16, float16, float32
+from ...core.dtypes import NUMBERS, Array, bfloat16, float16, float32, widened
 from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define
@@ -17,7 +17,7 @@ from ..array.creation import zeros_like
 from ..array.shapes import shape
 from ..math.arithmetic import divide, multiply, subtract
 from ..math.cast import cast
-from ..math.common import allowed, input_cost, layout_of, same_type, widened
+from ..math.common import allowed, input_cost, layout_of, same_type
 from ..math.compare import greater_equal, where_v2
 from ..math.static_operands import need_rank, need_rank_at_least, op_scope
 from ..random.random import random_uniform

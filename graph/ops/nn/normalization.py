@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...core.build import Grads, TensorLike, constant, convert, make
-from ...core.dtypes import FLOATS, Array, DType, bfloat16, float16, float32
+from ...core.dtypes import FLOATS, Array, DType, bfloat16, float16, float32, widened
 from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.hooks import hooks
@@ -34,7 +34,7 @@ from ..math.arithmetic import (
     subtract,
 )
 from ..math.cast import cast
-from ..math.common import allowed, input_cost, layout_of, need_floats, widened
+from ..math.common import allowed, input_cost, layout_of, need_floats
 from ..math.reduce import reduce_mean, reduce_sum
 from ..math.static_operands import apply_op, need_rank, one_of, op_scope
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...core.build import Grads, TensorLike, apply, convert, make
-from ...core.dtypes import FLOATS, Array
+from ...core.dtypes import FLOATS, Array, widened
 from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define
@@ -24,7 +24,7 @@ from ..array.identity_and_placeholders import stop_gradient
 from ..array.shapes import expand_dims, reshape, shape, transpose
 from ..math.arithmetic import absolute, add, multiply, negative, subtract
 from ..math.cast import cast
-from ..math.common import allowed, input_cost, same_type, widened
+from ..math.common import allowed, input_cost, same_type
 from ..math.compare import greater_equal, where_v2
 from ..math.elementwise import exp, log1p
 from ..math.reduce import reduce_sum

@@ -25,7 +25,7 @@ from ...core.shape import Dims, compatible, text
 from ...resources.resource_manager import Context
 from ...resources.variable import VariableState, changing
 from ...tensors.indexed_slices import IndexedSlices
-from ..array.scatter import check_updates, combine_at, updates_fit
+from ..array.scatter import combine_at, updates_fit
 from ..array.shapes import reshape, shape
 from ..array.slicing import MASKS, checked_index, sliced_dims
 from ..math.common import named
@@ -261,10 +261,7 @@ def _check_nd(inputs: Sequence[Tensor], attrs: Attrs) -> None:
 
 def _scatter_nd(ufunc: np.ufunc | None, context: Context, state: VariableState, indices: Array, updates: Array) -> None:
     with changing([state]) as (value,):
-        at = check_updates(value.shape, indices, updates)
-        made = combine_at(value, at, updates, ufunc, int(np.prod(indices.shape[:-1])))
-        if made is not value:
-            value[...] = made
+        combine_at(value, indices, updates, ufunc)
 
 
 for _name, _ufunc in {"Update": None, "Add": np.add, "Sub": np.subtract}.items():

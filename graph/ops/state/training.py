@@ -24,6 +24,7 @@ from ...core.dtypes import FLOATS, Array, resource
 from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, typed_attr
+from ...core.rows import sum_rows
 from ...core.shape import Dims, compatible, merge, text
 from ...resources.resource_manager import Context
 from ...resources.variable import VariableState, changing, update_together
@@ -337,17 +338,14 @@ def _reference(rule: UpdateRule, is_sparse: bool, is_ref: bool) -> Callable[...,
             _check_shapes(context.node_name, states, old, grad, indices)
             if indices is None:
                 return rule.step(*old, grad, **given, **flags)
-            dense = np.zeros_like(old[0])
-            np.add.at(dense, indices, grad)
-            return rule.step(*old, dense, **given, **flags)
+            return rule.step(*old, sum_rows(grad, indices, len(old[0])), **given, **flags)
 
         if indices is not None and not rule.decays:
             _check_different(context.node_name, states)
             with changing(states, indices) as held:
                 _check_shapes(context.node_name, states, held, grad, indices)
                 rows, group = np.unique(indices, return_inverse=True)
-                summed = np.zeros((len(rows), *grad.shape[1:]), grad.dtype)
-                np.add.at(summed, group.reshape(-1), grad)
+                summed = sum_rows(grad, group.reshape(-1), len(rows))
                 for value, new in zip(held, rule.step(*[v[rows] for v in held], summed, **given, **flags), strict=True):
                     value[rows] = new
             return states[0] if is_ref else ()
