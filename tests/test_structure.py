@@ -102,6 +102,7 @@ SMALL = {
         "placer/partition/control_flow_placement",
     ),
     "an interface, or what a whole package stands on": (
+        "graph/core/rows",
         "codegen/backend", "codegen/ir/nodes", "codegen/reference", "graph/core/hooks", "graph/ops/all", "placer/search/types",
     ),
     "source text of a kernel": ("codegen/cpu/kernels/topk_source", "codegen/cpu/native/moves_source"),
