@@ -139,22 +139,21 @@ class ClusterBackend(Backend):
             remote = {a: p for a, p in remote.items() if found[a] is None}
         connections = self._connections.take()
         try:
-            self._touch(connections)
+            if time.monotonic() >= self._touch_at:
+                self._touch(connections)
             if gathered is not None:
                 gathered.offsets.update((p.task, offset_of(connections, a)) for a, p in remote.items())
                 gathered.begin()
-            number, limit_s = next(self._numbers), _least(timeout_s, self._limit_s)
-            return StepCall(self, connections, number, remote, colocated, limit_s, gathered).run(feeds)
+            limit_s = self._limit_s if timeout_s is None else _least(timeout_s, self._limit_s)
+            return StepCall(self, connections, next(self._numbers), remote, colocated, limit_s, gathered).run(feeds)
         finally:
             self._connections.give_back(connections)
 
     def _touch(self, connections: Connections) -> None:
         """Renew the session's lease at the master from time to time: steps do not involve the master."""
-        now = time.monotonic()
-        if now >= self._touch_at:
-            self._touch_at = now + TOUCH_S
-            with contextlib.suppress(OSError):
-                connections.send(self._address, Message("touch", {"session": self._handle}))
+        self._touch_at = time.monotonic() + TOUCH_S
+        with contextlib.suppress(OSError):
+            connections.send(self._address, Message("touch", {"session": self._handle}))
 
     def close(self) -> None:
         """A master that has ended is no error: its sessions have ended too."""
@@ -200,6 +199,8 @@ def reset_cluster(address: str, containers: Sequence[str], config: ConfigProto) 
 ColocatedPart: TypeAlias = tuple[Worker, str, TaskPart]
 """A part of a step whose server is in this process: the server's worker, its address, the part."""
 _Outcomes: TypeAlias = deque[tuple[str, Outcome, Recorder | None]]
+# Those of a step without a part in this process.
+_NONE: _Outcomes = deque()
 
 
 class StepCall:
@@ -227,7 +228,7 @@ class StepCall:
         self.colocated = colocated
         self.gathered = gathered
         self.values: dict[str, Any] = {}
-        self.outcomes: _Outcomes = deque()
+        self.outcomes = deque() if colocated else _NONE
         waits = partial(_waits_of, number, colocated, self.outcomes) if colocated else tuple
         patience_s = backend.config.peer_timeout_s
         self.pending = PendingReplies(remote, patience_s, limit_s, "step", number, waits)
@@ -258,7 +259,7 @@ class StepCall:
             fields = {"request": number, "step": number, "program": part.program, "feeds": part.feeds}
             if self.gathered is not None:
                 fields["trace"] = True
-            message = Message("run", fields, tuple([feeds[n] for n in part.feeds]))
+            message = Message("run", fields, tuple(map(feeds.__getitem__, part.feeds)))
             self.pending.send(self.connections, address, message)
         if not self.colocated:
             return

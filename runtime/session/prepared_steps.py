@@ -10,6 +10,7 @@ import contextlib
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...graph.core.dtypes import resource
@@ -83,6 +84,8 @@ class Backend(Protocol):
     def close(self) -> None:
         """End the session."""
 
+
+_shape_of = attrgetter("shape")
 
 CLOSED = "Attempted to use a closed Session. Make a new one, or close it later: run its steps inside the `with` block."
 
@@ -195,7 +198,8 @@ class PreparedSteps:
         if metadata is not None:
             metadata.clear()
         if fetched or fetches.targets:
-            state = self._state_of((fetched, fetches.targets, tuple(feeds)))
+            key = fetched, fetches.targets, tuple(feeds)
+            state = self._signatures.get(key) or self._state_of(key)
             entered = state.changes and self.gate.enter()
             try:
                 parts = state.parts
@@ -203,7 +207,7 @@ class PreparedSteps:
                     parts = self.prepare(state.signature)
                     if self.is_closed:  # meanwhile: `close` has not seen these programs
                         raise RuntimeError(CLOSED)
-                state.shapes = [value.shape for value in feeds.values()]
+                state.shapes = list(map(_shape_of, feeds.values()))
                 self._last = state, parts, None
                 timeout_s = gathered = None
                 if options is not None:

@@ -328,15 +328,11 @@ class Session:
     def _check_open(self) -> None:
         if self._steps.is_closed:
             raise RuntimeError(CLOSED)
-        if self._is_inherited():
+        if process_id() != self._process and self._target_name:
             raise RuntimeError(
                 f"This session on {self._target_name} belongs to process {self._process}, and a fork has inherited it: its connections "
                 "cannot be shared. Make a session of this process's own"
             )
-
-    def _is_inherited(self) -> bool:
-        """Whether this is a forked child and the session belongs to its parent. A child may use a session without a target."""
-        return bool(self._target_name) and process_id() != self._process
 
     def _check_runnable(self) -> None:
         self._check_open()
@@ -352,7 +348,7 @@ class Session:
         """End the session. Running steps fail with CancelledError; later calls of `run` raise RuntimeError. A second call does nothing."""
         if not self._steps.is_closed:
             self._steps.is_closed = True
-            if not self._is_inherited():
+            if process_id() == self._process or not self._target_name:  # else it is the parent's
                 self._backend.close()
 
     def as_default(self) -> AbstractContextManager[Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import select
 import time
 import weakref
 from collections import deque
@@ -131,7 +130,8 @@ class Connections:
             raise ConnectionError("these connections are closed")
         if not (self._arrived or self._refused):
             try:
-                if not (timeout_s and self._waits_on_stream(only, timeout_s)):
+                known = self._known.get(only) if only and not self._has_waker else None
+                if not (timeout_s and known and self._peers.wait_on_stream(known[1], timeout_s)):
                     self._wait(timeout_s)
                 elif not self._arrived:
                     self._wait(0.0)  # something else may have come
@@ -154,17 +154,6 @@ class Connections:
             self._io.turn(-1 if deadline is None else max(0.0, deadline - time.monotonic()))
             if deadline is not None and time.monotonic() >= deadline:
                 return
-
-    def _waits_on_stream(self, address: str | None, seconds: float) -> bool:
-        """Wait up to `seconds` on the stream of one server alone; False if that is impossible."""
-        if address not in self._known or self._has_waker:
-            return False
-        peer = self._known[address][1]
-        stream = peer.stream
-        if stream is None or not stream.is_open or stream.waiting_bytes or not self._peers.is_idle():
-            return False
-        self._peers.attend(peer, stream, select.POLLIN, seconds)
-        return True
 
     def _take(self, peer: Peer, message: Message) -> None:
         self._arrived.append((peer.address, message))

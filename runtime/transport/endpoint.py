@@ -135,7 +135,7 @@ class Endpoint:
         else:
             address = address_of(peer) if to.is_caller else None
             self._peers.faults.carry(("to", peer), frames, lambda: self._hand_over(to, frames), address)
-        if message.kind == "done" and self.on_io_thread():  # nothing comes back for tensors that this part has sent
+        if message.kind == "done":  # nothing comes back for tensors that this part has sent
             self._io.expect_event(False)
 
     def _hand_over(self, peer: Peer, frames: list[Frame]) -> None:
@@ -176,7 +176,7 @@ class Endpoint:
         if peer not in self._peers.by_name:
             split_address(address)
         self.reply(peer, message)
-        if message.kind == "tensors" and self.on_io_thread():  # what the other task computes from them comes back soon
+        if message.kind == "tensors":  # what the other task computes from them comes back soon
             self._io.expect_event()
 
     def reader_of(self, address: str) -> int:

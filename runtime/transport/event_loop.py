@@ -124,8 +124,9 @@ class EventLoop:
         self._poller.unregister(fd)
 
     def expect_event(self, soon: bool = True) -> None:
-        """Busy-poll for a moment before the next sleep, if an event will come soon."""
-        self._expects_event = soon
+        """Busy-poll for a moment before the next sleep, if an event will come soon. Calls of other threads have no effect."""
+        if get_ident() == self._ident:
+            self._expects_event = soon
 
     def run_queue(self) -> None:
         """Run the queued calls; calls that these queue wait for the next round."""

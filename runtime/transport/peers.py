@@ -22,7 +22,7 @@ from ..wire.schema import WireError
 from ..wire.tensors import Frame
 from .access_control import AccessControl
 from .event_loop import EventLoop
-from .fault_injection import link_faults
+from .fault_injection import LinkFaults, link_faults
 from .keys import Keys
 from .peer import HANDSHAKE, MAX_BACKLOG, STOP_LENDING, Command, Connect, Offer, Peer
 from .stream import Stream
@@ -64,6 +64,7 @@ class Peers:
         self._take = take
         self._refuse = refuse
         self.faults = link_faults()
+        self._came = self.handle if self.faults is None else partial(self._came_through, self.faults)
         self._keeps_gil = keeps_gil
         self.links = ZmqLinks(io, context, keys, patience_s, counters, self.received, self._greet)
         self.listeners: dict[str, StreamListener] = {}
@@ -104,10 +105,6 @@ class Peers:
         """Seconds that the next iteration may wait for an event; -1: without limit."""
         return 0.0 if self.links.unsettled else RETRY_MS / 1000 if self._sending else -1.0
 
-    def is_idle(self) -> bool:
-        """Whether the event loop has nothing to do before an event comes."""
-        return not (self.links.unsettled or self._sending or self._io.queue)
-
     # --- what comes --------------------------------------------------------------------------------------------------
 
     def received(self, name: bytes, frames: list[Frame] | WireError) -> None:
@@ -128,14 +125,9 @@ class Peers:
         if whole is not None:
             self._came(peer, whole)
 
-    def _came(self, peer: Peer, frames: list[Frame]) -> None:
+    def _came_through(self, faults: LinkFaults, peer: Peer, frames: list[Frame]) -> None:
         """Handle one message, unless fault injection drops or delays it."""
-        if self.faults is None:
-            self.handle(peer, frames)
-        else:
-            self.faults.carry(
-                ("from", peer.name), frames, lambda: self._io.call_soon(lambda: self.handle(peer, frames))
-            )
+        faults.carry(("from", peer.name), frames, lambda: self._io.call_soon(lambda: self.handle(peer, frames)))
 
     def handle(self, peer: Peer, frames: list[Frame]) -> None:
         """Decode one message. Those of the handshake are handled here."""
@@ -175,6 +167,16 @@ class Peers:
         except WireError as error:
             self._leave(peer, stream)
             self._refuse(peer, error)
+
+    def wait_on_stream(self, peer: Peer, seconds: float) -> bool:
+        """Wait up to `seconds` on the stream of one peer alone; False: it has none, or the event loop has something to do."""
+        stream = peer.stream
+        if stream is None or not stream.is_open or stream.waiting_bytes:
+            return False
+        if self.links.unsettled or self._sending or self._io.queue:
+            return False
+        self.attend(peer, stream, select.POLLIN, seconds)
+        return True
 
     # --- what leaves -------------------------------------------------------------------------------------------------
 
@@ -253,7 +255,7 @@ class Peers:
             return
         self._note_waiting(peer)
         stream.keeps_gil = self._keeps_gil
-        self._io.watch(stream.fd, lambda event: self.attend(peer, stream, event), stream.events())
+        self._io.watch(stream.fd, partial(self.attend, peer, stream), stream.events())
 
     def _watch(self, peer: Peer, stream: Stream) -> None:
         if peer.stream is stream:

@@ -124,12 +124,11 @@ Borrow: TypeAlias = Callable[[Any, int], np.ndarray[Any, np.dtype[np.uint8]]]
 """Maps that many bytes of a `Reference`; ValueError if they cannot be mapped."""
 
 
-def check_tensor_count(schema: KindSchema, count: int) -> None:
-    """WireError: a message of this kind may not have that many tensors."""
+def _too_many(schema: KindSchema, count: int) -> WireError:
+    """The error of a message that may not have that many tensors."""
     if not schema.tensors:
-        raise WireError(f"message {schema.kind!r} carries no tensors, but {count} are attached")
-    if count > MAX_TENSORS:
-        raise WireError(f"message {schema.kind!r}: {count} tensors, at most {MAX_TENSORS} can travel together")
+        return WireError(f"message {schema.kind!r} carries no tensors, but {count} are attached")
+    return WireError(f"message {schema.kind!r}: {count} tensors, at most {MAX_TENSORS} can travel together")
 
 
 # --- encoding --------------------------------------------------------------------------------------------------------
@@ -164,7 +163,8 @@ def encode(message: Message, lend: Lend | None = None) -> list[Frame]:
     specs: list[Spec] = []
     values: list[Frame] = []
     if message.tensors:
-        check_tensor_count(schema, len(message.tensors))
+        if not schema.tensors or len(message.tensors) > MAX_TENSORS:
+            raise _too_many(schema, len(message.tensors))
         _pack_tensors(message.tensors, schema, lend, frames, specs, values)
     try:
         others = fields.copy()
@@ -308,8 +308,8 @@ def _understood(description: bytes) -> _Known:
     schema = KINDS.get(kind)
     if schema is None:
         raise WireError(f"there is no message kind {kind[:64]!r}")
-    if specs:
-        check_tensor_count(schema, len(specs))
+    if len(specs) > (MAX_TENSORS if schema.tensors else 0):
+        raise _too_many(schema, len(specs))
     try:
         schema.checker.decode(packed)
     except Exception as error:  # msgspec's own errors, and RecursionError
