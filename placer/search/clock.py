@@ -283,6 +283,12 @@ def _send(
             _arrive(a, y, arrives[d], c)
 
 
+@inlined
+def _is_apart(a: Arrays, x: int) -> bool:
+    """Whether a node takes and gives nothing. If it takes no time either, no step runs it: it does not wait for messages to be handled."""
+    return bool(a.input_start[x] == a.input_start[x + 1] and a.first_value[x] == a.first_value[x + 1])
+
+
 @compiled
 def advance(
     a: Arrays, device: Ints, rank: Ints, by_rank: Ints, contended: bool, start: Floats, finish: Floats, c: Clocks, kept: int,
@@ -383,6 +389,10 @@ def advance(
                 ready[d] -= 1
                 busy[d] += 1
                 seconds = a.seconds[a.device_class[d], x]
+                if seconds == 0.0 and _is_apart(a, x):
+                    start[x] = finish[x] = now
+                    size[0] = push(times, codes, size[0], now, np.int64(n + x))
+                    continue
                 start[x], finish[x] = now, now + owed[d] + seconds
                 if now + (owed[d] + left[d]) / a.slots[d] > late or (len(behind) and finish[x] + behind[x] > late):
                     return np.inf

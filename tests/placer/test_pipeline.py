@@ -1,11 +1,15 @@
 """What `dt.place` takes, what it assumes of tasks' memory, and what a plan says of that."""
 
+import random
+
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from random_graphs import placed_graphs
 from same_plan import assert_simulates_its_channels
 
 import dovetail as dt
+from dovetail.placer import pipeline
 
 PS, W0, W1 = (f"/job:{t}" for t in ("ps/replica:0/task:0", "worker/replica:0/task:0", "worker/replica:0/task:1"))
 
@@ -217,3 +221,49 @@ def test_a_searched_plan_that_reads_in_place_takes_what_the_search_says() -> Non
     assert plan.solution.objective == plan.simulate().makespan
     elsewhere = dt.place(dt.reduce_sum(h), {"ps": 1, "worker": 2}, strategy="auto", budget_s=0.1, shared_memory=False)
     assert plan.simulate().makespan < elsewhere.simulate().makespan
+
+
+def random_step(seed: int) -> list[dt.Tensor]:
+    """Some of a random graph's tensors: other nodes of it do not run."""
+    draw = random.Random(seed)
+    with dt.Graph().as_default():
+        right = {k: dt.placeholder(dt.float32, [k, 64]) for k in (16, 64, 256)}
+        made = [dt.placeholder(dt.float32, [64, draw.choice([16, 64, 256])]) for _ in range(2)]
+        for _ in range(draw.randint(4, 18)):
+            x, kind = draw.choice(made), draw.random()
+            if kind < 0.5:
+                made.append(dt.tanh(x))
+            elif kind < 0.8:
+                made.append(dt.add(x, draw.choice([t for t in made if t.dims == x.dims])))
+            else:
+                made.append(dt.matmul(x, right[x.shape[1]]))
+    return made[-3:]
+
+
+@pytest.mark.parametrize("objective", ["makespan", "latency", "throughput"])
+def test_a_search_says_of_tasks_with_several_devices_what_their_plan_takes(monkeypatch, objective) -> None:
+    """The search's figure, the plan's and that of the simulation are one, for random graphs and assignments."""
+    monkeypatch.setattr(
+        pipeline, "order_by_rank", lambda *args: None
+    )  # another order may be faster than the search says
+    several = 0
+    for seed in range(30):
+        said = []
+
+        def assigned(problem):
+            device = np.random.default_rng(seed).integers(0, problem.devices, problem.groups)[problem.group]  # noqa: B023
+            said.append(problem.evaluate(device))  # noqa: B023
+            return device
+
+        plan = dt.place(
+            random_step(seed), {"a": 2, "b": 1}, devices={"a": ["cpu:0", "cpu:1"], "b": ["cpu:0", "cpu:1", "cpu:2"]},
+            strategy=assigned, objective=objective, shared_memory=False,
+        )  # fmt: skip
+        assert plan.solution is not None
+        if objective != "throughput":
+            assert plan.solution.objective == plan.simulate(client=objective == "latency").makespan
+        # A value that several devices of a task take goes to one of them first, in a plan to that which needs it first.
+        if objective == "throughput" or not any(c.relays is not None for c in plan.channels):
+            assert plan.solution.objective == pytest.approx(said[0], rel=1e-9)
+            several += 1
+    assert several > 15
