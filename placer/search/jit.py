@@ -58,6 +58,7 @@ class _Loop:
 
         machine: Any = numba.njit(nogil=True, error_model="numpy", forceinline=self.is_inlined)(self.function)
         machine.enable_caching()
+        # Private to Numba, here and in `_load`: its settings of caches hold for the whole process, also for the user's own functions.
         machine._cache._cache_file._source_stamp = _stamp()
         return machine
 

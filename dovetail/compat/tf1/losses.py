@@ -118,7 +118,8 @@ def _pair(labels: Any, predictions: Any) -> tuple[Tensor, Tensor]:
         raise ValueError("labels and predictions must not be None.")
     given, found = convert(predictions), convert(labels)
     if not given.shape.is_compatible_with(found.shape):
-        raise ValueError(f"labels of shape {found.shape} and predictions of shape {given.shape} differ")
+        remedy = "they must be of one shape: dt.reshape or dt.squeeze changes that of one of them"
+        raise ValueError(f"labels of shape {found.shape} and predictions of shape {given.shape} differ; {remedy}")
     if found.dtype.is_floating and not given.dtype.is_floating:
         raise TypeError(
             f"The labels are {found.dtype.base.name}, the predictions {given.dtype.base.name}: are the two swapped? The labels come first"
