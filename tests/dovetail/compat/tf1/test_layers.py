@@ -223,6 +223,11 @@ def test_labels_are_smoothed_over_a_number_of_classes_that_only_a_step_tells(dim
     np.testing.assert_allclose(got, -((labels * 0.7 + 0.1) * np.log(p)).sum(1).mean(), rtol=1e-5)
 
 
+def test_a_dense_layer_of_one_row_says_what_to_do() -> None:
+    with pytest.raises(ValueError, match=r"'dense' takes a batch of rows, .* \(2,\): dt.expand_dims"):
+        tf.layers.dense(tf.zeros([2]), 4)
+
+
 def test_what_losses_refuse() -> None:
     with pytest.raises(ValueError, match="differ; they must be of one shape: dt.reshape"):
         tf.losses.mean_squared_error(np.zeros(3), np.zeros(4))

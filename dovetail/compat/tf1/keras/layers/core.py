@@ -88,6 +88,10 @@ class Dense(Layer):
     def build(self, input_shape: Shape) -> None:
         """See `Layer.build`."""
         size = known(self, input_shape, -1)
+        if self.use_bias and len(input_shape) < 2:
+            raise ValueError(
+                f"'{self.name}' takes a batch of rows, and its input has the shape {input_shape}: dt.expand_dims(x, 0) makes it one row"
+            )
         self.kernel = self.add_weight(
             "kernel", [size, self.units], None, self.kernel_initializer, self.kernel_regularizer,
             constraint=self.kernel_constraint,
