@@ -17,6 +17,8 @@ from ..graph.core.interpreter_state import own_cores
 L2_BYTES = 1 << 21
 # Rows of a product that are larger than this are not in the second cache before a unit of work reads them.
 FAR_BYTES = L2_BYTES // 8
+# Matrices that stay in the first cache, or nearly, while a product goes over them: packing them takes longer than it saves.
+SMALL_MATRIX_BYTES = 40 << 10
 # Steps of a sum whose second factor is packed at a time: a panel of 256 x 32 float32 is 32 KiB, as large as the L1 cache.
 PANEL_STEPS = 256
 # Groups of rows that are interleaved at a time: more would conflict in the same sets of the L1 cache.

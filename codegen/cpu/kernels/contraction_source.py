@@ -23,7 +23,7 @@ from dovetail.codegen import vecmath as m
 from dovetail.codegen.cpu.kernels import microkernel as tile
 from dovetail.codegen.cpu.native.machine import take
 from dovetail.codegen.cpu.work_parts import LINE
-from dovetail.codegen.target import FAR_BYTES, INTERLEAVED_GROUPS, L2_BYTES, PANEL_STEPS
+from dovetail.codegen.target import FAR_BYTES, INTERLEAVED_GROUPS, L2_BYTES, PANEL_STEPS, SMALL_MATRIX_BYTES
 
 CHUNK = 96  # pixels of the result whose parts `overlay` adds up at a time
 MR, NR32, NR64 = tile.MR, tile.NR["float32"], tile.NR["float64"]
@@ -297,8 +297,11 @@ def contract(
     targets = np.empty(box[0] * box[1] * box[2], np.intp)
     bands = (sums[1] + some[1] - 1) // some[1]
     is_far = is_matrix and sources.size * most * x.itemsize > FAR_BYTES  # taps would read them again
-    # Taps that one tile of pixels goes over are not packed, unless they come from memory, which is fast along rows.
-    in_place = is_matrix and sources.size <= MR and w_jumps[4] == 1 and w.size * w.itemsize <= L2_BYTES // 2
+    # A small matrix is not packed; nor is one that one tile of pixels goes over, unless it comes from memory, which is fast along rows.
+    is_small = inner * channels * w.itemsize <= SMALL_MATRIX_BYTES
+    in_place = (
+        is_matrix and w_jumps[4] == 1 and (is_small or sources.size <= MR and w.size * w.itemsize <= L2_BYTES // 2)
+    )
     is_one_panel = every == sums[0] * sums[1] * sums[2] and times == 1  # then panels hold all taps of some channels
     count, has, packed, held_taps = 0, -1, -1, -1
     while work >= 0:
@@ -352,16 +355,21 @@ def contract(
                     packed = place * times + k // most
                     lay_out_rows(x, slab, begin + k * step, step, count, steps, most * MR)
                 at, of = (a * sums[1] + b) * sums[2] + k, of_w + first * w_jumps[4]
-                second, source, gaps = panels, 0, (lanes, steps * lanes)
-                if in_place and own % lanes == 0:
-                    second, source, gaps = w, of + k * w_jumps[3], (w_jumps[3], lanes)
-                elif of != held_taps:
-                    lay_out_taps(w, panels, of, w_jumps, taps, at, steps, own, lanes)
+                shift, begins = (0 if is_packed else k * step, 0) if is_matrix else (0, k)
+                first_factor, some_moves, whole = seen[shift:], moves[begins : begins + steps], 0
+                if in_place:  # but for a panel that is not whole
+                    whole = own // lanes * lanes
+                    tiles(
+                        first_factor, sources, some_moves, w, of + k * w_jumps[3], (w_jumps[3], lanes), whole, y, first,
+                        targets, count, at > 0, is_far,
+                    )  # fmt: skip
+                of += whole * w_jumps[4]
+                if whole < own and of != held_taps:
+                    lay_out_taps(w, panels, of, w_jumps, taps, at, steps, own - whole, lanes)
                     held_taps = of if is_one_panel else -1
-                shift, of = (0 if is_packed else k * step, 0) if is_matrix else (0, k)
                 tiles(
-                    seen[shift:], sources, moves[of : of + steps], second, source, gaps, own, y, first, targets, count,
-                    at > 0, is_far,
+                    first_factor, sources, some_moves, panels, 0, (lanes, steps * lanes), own - whole, y, first + whole,
+                    targets, count, at > 0, is_far,
                 )  # fmt: skip
         work = next_unit(counters, thread, units)
 
