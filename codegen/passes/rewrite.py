@@ -1,9 +1,9 @@
 """Rewriting: replaces a partition's nodes by fewer or cheaper nodes with the same results.
 
 Two walks visit the steps in order. The first *simplifies*: it folds constants, merges equal nodes (CSE), and applies the rules of
-`rules/algebra.py`, `layout.py` and `shapes.py`, also to their own results. A node's inputs are simplified before the node, so one
-walk is enough. The second *moves* transposes and casts past their neighbours (`moving_rules`) where they cancel or cost less. After
-each walk, nodes that lost all consumers are dropped. Nodes that had none before stay, because the step runs them for their effect.
+`rules/algebra.py`, `einsum.py`, `layout.py` and `shapes.py`, also to their own results. A node's inputs are simplified before the node,
+so one walk is enough. The second *moves* transposes and casts past their neighbours (`moving_rules`) where they cancel or cost less.
+After each walk, nodes that lost all consumers are dropped. Nodes that had none before stay, because the step runs them for their effect.
 
 These stay, in their order: a step's feeds, the names of its fetches, sends and receives, stateful nodes, reads of variables, and
 control flow. Nodes under a `cond` may be dead and are not matched. Nodes are never changed in place, because they may be the user's
@@ -46,6 +46,7 @@ from ..ir.symbolic_shape import CONTROL_FLOW_OPS, SymbolicShapes
 from ..options import KernelOptions
 from .rules.algebra import algebra_rules
 from .rules.dsl import Match, Rule, match, roots
+from .rules.einsum import einsum_rules
 from .rules.layout import arranging_rules, moving_rules
 from .rules.shapes import shape_rules
 
@@ -77,7 +78,7 @@ def rewrite(partition: PartitionGraph, options: KernelOptions) -> tuple[Partitio
     DOVETAIL_LOG_REWRITES=1 logs each rule that fired with its count; 2 logs each rewrite.
     """
     fired: list[Fired] = []
-    rules = (*algebra_rules, *arranging_rules, *shape_rules) if options.rewrite else ()
+    rules = (*algebra_rules, *einsum_rules, *arranging_rules, *shape_rules) if options.rewrite else ()
     walk = _Walk(partition, options, _table(rules, partition, options))
     if options.fold or options.merge or options.rewrite or walk.current:
         partition = walk.run()

@@ -109,7 +109,7 @@ def _spelled_out(labels: Sequence[str], rank: int, unnamed: Sequence[str], shape
     return [*labels[:at], *unnamed[len(unnamed) - hidden :], *labels[at + 1 :]]
 
 
-def _resolve(equation: str, shapes: Sequence[Any]) -> tuple[list[list[str]], list[str]]:
+def resolve(equation: str, shapes: Sequence[Any]) -> tuple[list[list[str]], list[str]]:
     """The equation's labels with `...` replaced by the labels 0, 1, ..., aligned at the last dimension."""
     operands, output = parse(equation, len(shapes))
     hidden = max((len(s) - len(x) + 1 for x, s in zip(operands, shapes, strict=True) if _ELLIPSIS in x), default=0)
@@ -151,7 +151,7 @@ def _einsum_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     if any(t.dims is None for t in inputs):
         return [(dtype, None if _ELLIPSIS in output else _known_sizes(operands, output, inputs))]
     shapes = [t.dims for t in inputs]
-    operands, output = _resolve(equation, shapes)
+    operands, output = resolve(equation, shapes)
     sizes = _sizes(operands, shapes, equation)
     return [(dtype, tuple(sizes[x] for x in output))]
 
@@ -168,7 +168,7 @@ def _known_sizes(operands: list[list[str]], output: list[str], inputs: Sequence[
 def _einsum(*inputs: Array, equation: str) -> Array:
     shapes = [np.shape(x) for x in inputs]
     try:
-        operands, output = _resolve(equation, shapes)
+        operands, output = resolve(equation, shapes)
         sizes = _sizes(operands, shapes, equation)
     except ValueError as e:
         raise invalid(f"Cannot compute einsum of shapes {', '.join(map(text, shapes))}: {e}") from None
@@ -247,7 +247,7 @@ def _einsum_cost(node: Node) -> Cost:
     shapes = [t.dims for t in node.inputs]
     if any(s is None for s in shapes):
         return Cost(1.0, move_cost(node).bytes)
-    operands, _ = _resolve(node.attrs["equation"], shapes)
+    operands, _ = resolve(node.attrs["equation"], shapes)
     sizes = _sizes(operands, shapes, node.attrs["equation"])
     return Cost(float(len(shapes)) * math.prod(s or 1 for s in sizes.values()), move_cost(node).bytes)
 

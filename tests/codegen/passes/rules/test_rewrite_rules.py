@@ -19,6 +19,7 @@ from dovetail.codegen.options import KernelOptions
 from dovetail.codegen.passes.attention_fusion import fuse_attention
 from dovetail.codegen.passes.rewrite import rewrite
 from dovetail.codegen.passes.rules.algebra import algebra_rules
+from dovetail.codegen.passes.rules.einsum import einsum_rules
 from dovetail.codegen.passes.rules.layout import arranging_rules, moving_rules
 from dovetail.codegen.passes.rules.shapes import shape_rules
 from dovetail.codegen.reference import NumpyBackend
@@ -108,6 +109,11 @@ CASES = [
         "a = BatchMatMulV2(x2, x, adj_x=True, adj_y=False)\ny = [0, 2, 1, 3]\ny = Transpose(a, y)",
         (floats(2, 3, 5, 4), floats(2, 3, 5, 6)),
         1e-5,
+    ),
+    Case(
+        "Einstein summation as a product", lambda x, y: dt.einsum("bthd,bshd->bhts", x, y),
+        "y = [0, 2, 1, 3]\ny = Transpose(x, y)\ny = Transpose(x2, y)\ny = BatchMatMulV2(y, y, adj_x=False, adj_y=True)",
+        (floats(2, 5, 3, 4), floats(2, 6, 3, 4)), 1e-5,
     ),
     Case("integer divided by one", lambda x: dt.abs(x // 1), "y = Abs(x)", (np.arange(-4, 5),)),
     Case(
@@ -223,14 +229,37 @@ def test_a_rule_keeps_the_numbers(case: Case) -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    names = {r.name for r in (*algebra_rules, *arranging_rules, *shape_rules, *moving_rules)}
+    names = {r.name for r in (*algebra_rules, *einsum_rules, *arranging_rules, *shape_rules, *moving_rules)}
     assert names == {c.rule for c in CASES}
+
+
+@given(st.data())
+def test_any_equation_of_two_operands_as_a_product(data: st.DataObject) -> None:
+    """Labels in any order, with known and unknown sizes, beside NumPy's einsum."""
+    first, second = (data.draw(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4, unique=True)) for _ in "xy")
+    kept = [a for a in dict.fromkeys(first + second) if (a in first) != (a in second) or data.draw(st.booleans())]
+    equation = f"{''.join(first)},{''.join(second)}->{''.join(data.draw(st.permutations(kept)))}"
+    size = {a: data.draw(st.integers(1, 4)) for a in kept} | {a: 3 for a in "abcdef" if a not in kept}
+    arrays = [floats(*(size[a] for a in labels)) for labels in (first, second)]
+    unknown = data.draw(st.booleans())
+    with dt.Graph().as_default():
+        x, y = (dt.placeholder(dt.float32, [None, *a.shape[1:]] if unknown else a.shape) for a in arrays)
+        z = dt.einsum(equation, x, y)
+    partition = partition_of([z], [x, y])
+    done, fired = rewrite(partition, EVERYTHING)
+    if not unknown:
+        assert "Einstein summation as a product" in {f.rule for f in fired}
+    (found,) = evaluate(done, arrays)
+    assert found.shape == np.einsum(equation, *arrays).shape
+    np.testing.assert_allclose(found, np.einsum(equation, *arrays), rtol=1e-4, atol=1e-5)
 
 
 # --- where a rule must not fire --------------------------------------------------------------------------------------
 
 LEFT_ALONE: dict[str, Callable[[Any], Any]] = {
     "a cast that loses": lambda x: dt.cast(dt.cast(x, dt.float16), dt.float32),
+    "a sum over one operand": lambda x: dt.einsum("i,j->i", x, x),
+    "a diagonal": lambda x: dt.einsum("ii,j->ij", dt.reshape(dt.tile(x, [12]), [12, 12]), x),
     "a fraction cut off": lambda x: dt.cast(dt.cast(x, dt.int32), dt.float32),
 }
 
