@@ -28,7 +28,7 @@ from .lower.chunked_saves import read_saved_in_chunks
 from .lower.lower import ReaderOf, free_dead_slots, lower
 from .lower.sends import find_last_sends, use_send_buffers
 from .options import KernelOptions, is_enabled
-from .passes.decompose import functionalize_random, split_max_pool_gradients, widen_products
+from .passes.decompose import functionalize_random, split_batch_norms, split_max_pool_gradients, widen_products
 from .passes.rewrite import rewrite
 from .reference import NumpyBackend
 
@@ -58,6 +58,7 @@ def bind_kernels(c: Compilation) -> None:
 
 
 _REWRITING = Pass("rewriting", rewrite_nodes)
+_BATCH_NORMS = Pass("steps of batch normalization", on_graph(split_batch_norms))
 _RANDOM_NUMBERS = Pass("counter-based random numbers", on_graph(functionalize_random))
 _POOLING_GRADIENTS = Pass("steps of pooling gradients", on_graph(split_max_pool_gradients))
 _LOWERING = (
@@ -84,6 +85,7 @@ def cpu_passes() -> tuple[Pass, ...]:
     from .cpu import backend as cpu  # the CPU code generator, some 40 modules
 
     return (
+        _BATCH_NORMS,
         _REWRITING,
         Pass("sums of products", cpu.join_products),
         Pass("mixed precision", on_graph(widen_products)),
@@ -103,6 +105,7 @@ def gpu_passes() -> tuple[Pass, ...]:
     from .gpu import backend as gpu  # the GPU code generator, some 60 modules
 
     return (
+        _BATCH_NORMS,
         _REWRITING,
         Pass("attention fusion", gpu.fuse_attention),
         _RANDOM_NUMBERS,

@@ -11,6 +11,8 @@ the gradients of the windows that chose them.
 
 Products of float16 and bfloat16 become products of float32 with casts around them, for CPUs, which multiply no such numbers. The factors
 are widened, the products summed in float32, and the sums rounded once.
+
+Batch normalization and its gradient become sums and elementwise nodes (`batch_norm`).
 """
 
 from __future__ import annotations
@@ -21,11 +23,12 @@ from dataclasses import replace
 import numpy as np
 
 from ...graph.core.dtypes import bfloat16, float16, float32, int32
-from ...graph.core.graph import Node
+from ...graph.core.graph import Node, Tensor
 from ...graph.ops.random import stateless_random as _streams  # noqa: F401  the ops that this makes
 from ..ir.index_maps import RANDOM_OPS
 from ..ir.nodes import PRODUCTS, inferred_node, new_node
-from ..ir.partition import BeginLoop, EndLoop, PartitionGraph, PartitionStep, RunPredicated, node_of
+from ..ir.partition import BeginLoop, EndLoop, PartitionGraph, PartitionStep, RunPredicated, inputs_of_step, node_of
+from .batch_norm import BATCH_NORMS, elementary_nodes, fits
 
 _NARROW = (float16, bfloat16)
 _NUMBERS = {"RandomUniform": "UniformOfStream", "RandomStandardNormal": "NormalOfStream",
@@ -47,6 +50,11 @@ def split_max_pool_gradients(graph: PartitionGraph) -> PartitionGraph:
     return _decomposed(graph, ("MaxPoolGrad",), _choice_and_gradient)
 
 
+def split_batch_norms(graph: PartitionGraph) -> PartitionGraph:
+    """The graph with batch normalizations as elementary nodes; the graph itself if it has none."""
+    return _decomposed(graph, BATCH_NORMS, elementary_nodes, fits)
+
+
 def _decomposed(
     graph: PartitionGraph,
     ops: Collection[str],
@@ -63,20 +71,33 @@ def _decomposed(
     if not found:
         return graph
     fed, asked = {t for _, t in graph.feeds}, graph.needed_tokens
+    taken = {t for s in graph.steps for t in inputs_of_step(s)} | {t for _, t in graph.fetches}
     first: list[PartitionStep] = []
     rest: list[PartitionStep] = []
     depth = 0
     for step in graph.steps:
         depth += isinstance(step, BeginLoop) - isinstance(step, EndLoop)
         node = node_of(step)
-        if node is None or node not in found or node in asked or node.outputs[0] in fed:
+        if node is None or node not in found or node in asked or not fed.isdisjoint(node.outputs):
             rest.append(step)
-        elif isinstance(step, RunPredicated):
-            rest += [replace(step, node=each) for each in made(node, True)]
-        else:
-            for each in made(node, False):
+            continue
+        wanted = {node.outputs[0], *taken.intersection(node.outputs)}
+        for each in _needed(made(node, isinstance(step, RunPredicated)), wanted):
+            if isinstance(step, RunPredicated) and each.type != "Const":
+                rest.append(replace(step, node=each))
+            else:
                 (first if each.type == "RandomStream" and depth == 0 else rest).append(each)
     return replace(graph, steps=(*first, *rest))
+
+
+def _needed(nodes: Sequence[Node], wanted: set[Tensor]) -> Sequence[Node]:
+    """Those of some nodes, in order, that these tensors need."""
+    found: list[Node] = []
+    for node in reversed(nodes):
+        if not wanted.isdisjoint(node.outputs):
+            found.append(node)
+            wanted.update(node.inputs)
+    return found[::-1]
 
 
 def _is_drawn(node: Node) -> bool:

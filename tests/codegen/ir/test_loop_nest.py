@@ -17,7 +17,7 @@ from dovetail.codegen.cpu.schedule import schedule_of
 from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.codegen.ir.partition import PartitionGraph
-from dovetail.codegen.passes.decompose import functionalize_random
+from dovetail.codegen.passes.decompose import functionalize_random, split_batch_norms
 from dovetail.codegen.target import OPERATIONS_PER_BYTE
 from dovetail.graph.core.dtypes import float32, int8
 
@@ -60,6 +60,12 @@ KERNELS: dict[str, tuple[tuple[int | None, ...], Callable[[Any], Any]]] = {
         (None, 6, 8),
         lambda x: dt.nn.relu(dt.pad(x, [[0, 0], [1, 1], [0, 0]])) * dt.concat([x[:, 1:], x[:, :3]], 1),
     ),
+    "normalized_batch": (
+        (8, None, None, 16),
+        lambda x: dt.nn.relu(
+            dt.nn.fused_batch_norm(x, dt.placeholder("float32", [16]), dt.placeholder("float32", [16]))[0] + x
+        ),
+    ),
     "channels_first": ((2, 3, 5, 6), lambda x: dt.reduce_sum(dt.exp(x), [0, 2, 3])),
 }
 
@@ -71,8 +77,9 @@ def test_text_of_a_kernel(name: str) -> None:
         x = dt.placeholder(dt.int32 if name == "looked_up_rows" else dt.float32, shape)
         y = build(x)
         nodes = [n for n in execution_order([y.op], {x: 0}) if n.type != "Placeholder"]
+        partition = PartitionGraph("/device:CPU:0", tuple(nodes), ((x.name, x),), ((y.name, y),))
         fusion = fuse(
-            functionalize_random(PartitionGraph("/device:CPU:0", tuple(nodes), ((x.name, x),), ((y.name, y),))),
+            split_batch_norms(functionalize_random(partition)),
             small=True,
             operations_per_byte=OPERATIONS_PER_BYTE,
             copies_scalars=True,
