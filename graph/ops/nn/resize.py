@@ -74,7 +74,7 @@ def resize_images(
     """
     names = {"bilinear": 0, "nearest": 1, "bicubic": 2, "area": 3}
     chosen: Any = names.get(method, method) if isinstance(method, str) else method
-    if chosen not in _ALONG:
+    if chosen not in (*_AT_ONCE, *_ALONG):
         raise ValueError(f"Resize method is not implemented: {method}; {', '.join(names)} are")
     with op_scope(name, "resize", images):
         x = convert(images, name="images")
@@ -103,29 +103,70 @@ def resize_images(
 def _resized(x: Tensor, height: Tensor, width: Tensor, method: int, align: bool) -> Tensor:
     if method != ResizeMethod.NEAREST_NEIGHBOR:
         x = cast(x, float32)
-    for axis, new in ((len(x.shape) - 3, height), (len(x.shape) - 2, width)):
-        dims, known = list(x.dims or ()), static_value(new)
+    sizes = [static_value(new) for new in (height, width)]
+    for known in sizes:
         if known is not None and known < 1:
             raise ValueError(f"the new height and width must be at least 1, not {known}")
-        x = _ALONG[method](x, axis, new, align)
-        x.set_shape([*dims[:axis], None if known is None else int(known), *dims[axis + 1 :]])
-    return x
+    dims = list(x.dims or ())
+    dims[-3:-1] = [None if known is None else int(known) for known in sizes]
+    if method in _AT_ONCE:
+        y = _AT_ONCE[method](x, height, width, align)
+    else:
+        y = x
+        for axis, new in ((len(dims) - 3, height), (len(dims) - 2, width)):
+            y = _ALONG[method](y, axis, new, align)
+    y.set_shape(dims)
+    return y
 
 
-def _nearest(x: Tensor, axis: int, new: Tensor, align: bool) -> Tensor:
-    at = multiply(_steps(new), _scale(x, axis, new, align))
-    nearest = floor(add(at, 0.5)) if align else floor(at)
-    return gather(x, minimum(cast(nearest, int32), size_of(x, axis) - 1), axis=axis)
+def _nearest(x: Tensor, height: Tensor, width: Tensor, align: bool) -> Tensor:
+    def nearest(axis: int, new: Tensor) -> Tensor:
+        at = multiply(_steps(new), _scale(x, axis, new, align))
+        low = floor(add(at, 0.5)) if align else floor(at)
+        return minimum(cast(low, int32), size_of(x, axis) - 1)
+
+    rank = len(x.shape)
+    return _pixels(x)(nearest(rank - 3, height), nearest(rank - 2, width))
 
 
-def _bilinear(x: Tensor, axis: int, new: Tensor, align: bool) -> Tensor:
-    at = multiply(_steps(new), _scale(x, axis, new, align))
-    low = floor(at)
-    first = cast(low, int32)
-    share = _broadcastable(subtract(at, low), x, axis)
-    before = gather(x, first, axis=axis)
-    after = gather(x, minimum(add(first, 1), size_of(x, axis) - 1), axis=axis)
-    return add(before, multiply(subtract(after, before), share))
+def _bilinear(x: Tensor, height: Tensor, width: Tensor, align: bool) -> Tensor:
+    def neighbours(axis: int, new: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The pixels on both sides of each new one, and how near the second one is."""
+        at = multiply(_steps(new), _scale(x, axis, new, align))
+        low = floor(at)
+        first = cast(low, int32)
+        last = minimum(add(first, 1), size_of(x, axis) - 1)
+        return first, last, _broadcastable(subtract(at, low), x, axis)
+
+    rank, pixels = len(x.shape), _pixels(x)
+    top, bottom, down = neighbours(rank - 3, height)
+    left, right, across = neighbours(rank - 2, width)
+
+    def row(at: Tensor) -> Tensor:
+        first = pixels(at, left)
+        return add(first, multiply(subtract(pixels(at, right), first), across))
+
+    upper = row(top)
+    return add(upper, multiply(subtract(row(bottom), upper), down))
+
+
+def _pixels(x: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """A function from rows and columns to the pixels there.
+
+    They are rows of a table of all pixels: a lookup of these, and arithmetic on them, is one kernel, which makes all channels of a pixel.
+    """
+    rank = len(x.shape)
+    rows, columns = (size_of(x, axis) for axis in (rank - 3, rank - 2))
+    table = reshape(x, [-1, size_of(x, rank - 1)])
+
+    def pixels(down: Tensor, across: Tensor) -> Tensor:
+        at = add(expand_dims(multiply(down, columns), 1), across)
+        if rank == 4:
+            first = multiply(range_(size_of(x, 0)), multiply(rows, columns))
+            at = add(reshape(first, [-1, 1, 1]), at)
+        return gather(table, at)
+
+    return pixels
 
 
 def _bicubic(x: Tensor, axis: int, new: Tensor, align: bool) -> Tensor:
@@ -158,9 +199,11 @@ def _area(x: Tensor, axis: int, new: Tensor, align: bool) -> Tensor:
     return einsum(f"n{old},{across}->{across.replace(old, 'n')}", divide(covered, scale), x)
 
 
-_ALONG: dict[Any, Callable[[Tensor, int, Tensor, bool], Tensor]] = {
+_AT_ONCE: dict[Any, Callable[[Tensor, Tensor, Tensor, bool], Tensor]] = {
     ResizeMethod.BILINEAR: _bilinear,
     ResizeMethod.NEAREST_NEIGHBOR: _nearest,
+}
+_ALONG: dict[Any, Callable[[Tensor, int, Tensor, bool], Tensor]] = {
     ResizeMethod.BICUBIC: _bicubic,
     ResizeMethod.AREA: _area,
 }

@@ -165,3 +165,11 @@ def test_rows_by_themselves_stay_with_numpy() -> None:
         assert kernels(dt.identity(dt.gather(table, ids))) == []
         assert kernels(dt.gather(table, ids, axis=1) * 2.0) == [["Mul"]]
         assert kernels(dt.gather(table, 3) * 2.0 + 1.0) == [["Mul", "AddV2"]]
+
+
+def test_a_resized_image_is_one_kernel_that_looks_up_four_pixels() -> None:
+    with dt.Graph().as_default() as graph:
+        x = dt.placeholder(dt.float32, [None, 32, 32, 16])
+        y = dt.nn.relu(dt.image.resize_bilinear(x, [64, 48]))
+        kernels = dt.place(graph, fetches=y, shapes={x: [2, 32, 32, 16]}).kernels("cpu:0")
+    assert sum(len(k.step.lookups) == 4 for k in kernels) == 1, str(kernels)
