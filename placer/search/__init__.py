@@ -13,6 +13,7 @@
     anneal.py, rounds.py                   simulated annealing, and the rounds that it goes through
     move_estimate.py          estimates of what moves do, so that few of them run on the clock
     crossover.py              what is best in several assignments, joined
+    transfers.py              fewer bytes and transfers at the same objective
     window_search.py          local search within windows of the schedule
     exact.py, bounds.py       optimal answers of small problems, lower bounds
     portfolio.py              the driver of all of them

@@ -47,6 +47,7 @@ from .list_scheduling import list_schedule
 from .orderings import orders
 from .problem import Found, Objective, Problem, Solution
 from .rounds import CHAINS, Chain, descents, node_price, walks
+from .transfers import with_fewer_transfers
 from .types import Flags, Ints
 from .window_search import ended, window_pass
 
@@ -56,6 +57,7 @@ CORES = 2  # that the budget is for
 PATIENCE = 9  # rounds without gain after which a chain begins anew
 MEETING = 0.7  # of the budget is left when the chains for a step on a clock are first crossed ...
 MEETING_EVERY = 0.1  # ... and so much of it lies between two such times
+TRANSFERS_SHARE = 0.03  # of the budget at most, besides, for sending less at the same objective
 BEGINNINGS = 24  # without gain after which the search ends
 CUT_S = 2e-9  # price of one (start, end, state, kind) of a contiguous split
 CUT_WORK = 4e7  # of these at most for one order; problems with more are merged first
@@ -218,6 +220,7 @@ class _Search:
                 yield from self._tried([("exact", proven.where)] if proven.where is not None else [])
         if strategy in ("auto", "local-search"):
             yield from self._rounds()
+            self._send_less()
         if self.history:
             yield self._solution()  # what was proven may have come after what was found
             self._report()
@@ -272,6 +275,15 @@ class _Search:
         """Whether this is a step on a clock that is searched on a smaller problem, then refined in windows."""
         p = self.problem
         return p.objective is Objective.MAKESPAN and p.nodes > WALK_NODES and not self.is_merged
+
+    def _send_less(self) -> None:
+        """Go on with an assignment that has no larger objective, and sends less."""
+        if not self.is_merged and self.best is not None:
+            self.best, price = with_fewer_transfers(
+                self.problem, self.best, node_price(self.problem), TRANSFERS_SHARE * self.whole
+            )
+            self.left -= price
+            self.value = self.problem.evaluate(self.best[self.problem.group])
 
     # -- starts --------------------------------------------------------------------------------------------
 
