@@ -83,7 +83,7 @@ MECHANISMS: dict[str, Callable[[], None] | dict[str, str]] = {
     # All stays with ZeroMQ.
     "streams": _without("runtime.transport.stream_listener:StreamListener.offer", lambda self, peer: None),
     "waiting on one stream": _without(
-        "runtime.transport.client:Connections._waits_on_stream", lambda self, peer, seconds: False
+        "runtime.transport.peers:Peers.wait_on_stream", lambda self, peer, seconds: False
     ),
     "send coalescing": _coalescing,
     # What a program sends waits for the last one before it pauses; only large tensors leave at once.
