@@ -7,6 +7,7 @@ of nodes move to the device of a neighbour where that sends less and the objecti
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -23,7 +24,11 @@ Traffic: TypeAlias = tuple[float, int]
 
 def traffic(p: Problem, where: Ints) -> Traffic:
     """What an assignment of groups (m,) sends in a step."""
-    value, source, target = _ends(p)
+    return _traffic(p, _ends(p), where)
+
+
+def _traffic(p: Problem, ends: Sequence[Ints], where: Ints) -> Traffic:
+    value, source, target = ends
     crosses = where[source] != where[target]
     sent = np.unique(value[crosses].astype(np.int64) * p.devices + where[target[crosses]])
     return float(p.value_bytes[sent // p.devices].sum()), len(sent)
@@ -35,9 +40,9 @@ def with_fewer_transfers(p: Problem, where: Ints, node_s: float, effort: float) 
     Args:
         node_s: the price of evaluating one node. effort: the price, at most.
     """
-    value, source, target = _ends(p)
+    value, source, target = ends = _ends(p)
     look_s, price = LOOK_S + LOOK_END_S * len(value), 0.0
-    least, sends = p.evaluate(where[p.group]), traffic(p, where)
+    least, sends = p.evaluate(where[p.group]), _traffic(p, ends, where)
     for _ in range(PASSES):
         before = sends
         crossing = np.flatnonzero(where[source] != where[target])
@@ -49,7 +54,7 @@ def with_fewer_transfers(p: Problem, where: Ints, node_s: float, effort: float) 
                     continue
                 child = where.copy()
                 child[group] = to
-                price, less = price + look_s, traffic(p, child)
+                price, less = price + look_s, _traffic(p, ends, child)
                 if less >= sends or p.violations(child[p.group]):
                     continue
                 price, after = price + node_s * p.nodes, p.evaluate(child[p.group])

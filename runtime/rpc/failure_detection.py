@@ -46,9 +46,8 @@ class AwaitedTensors(NamedTuple):
 
     peer_timeout_s: float
     channels: Mapping[str, Sequence[ChannelKey]]  # producing task -> channels
-    ended: Collection[
-        str
-    ] = ()  # producing tasks whose processes have ended: they answer only if they were started again
+    # Producing tasks whose processes have ended: they answer only if they were started again.
+    ended: Collection[str] = ()
 
 
 class Ask(NamedTuple):

@@ -282,8 +282,10 @@ class PreparedSteps:
         if self._last is None:
             return None
         state, parts, traced = self._last
-        plan = traced or self._plan_of(state.signature, parts)
-        return traced or plan.resized(produced_batches(plan.partitioned.nodes, self._backend.is_local) | state.fed())
+        if traced is not None:
+            return traced
+        plan = self._plan_of(state.signature, parts)
+        return plan.resized(produced_batches(plan.partitioned.nodes, self._backend.is_local) | state.fed())
 
     def _plan_of(self, key: Signature, parts: list[TaskPart] | None) -> Plan:
         try:

@@ -1,6 +1,7 @@
 """What `dt.place` takes, what it assumes of tasks' memory, and what a plan says of that."""
 
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -240,6 +241,13 @@ def random_step(seed: int) -> list[dt.Tensor]:
     return made[-3:]
 
 
+def _assigned(seed, said, problem):
+    """A random assignment of nodes; `said` gets what the search says of it."""
+    device = np.random.default_rng(seed).integers(0, problem.devices, problem.groups)[problem.group]
+    said.append(problem.evaluate(device))
+    return device
+
+
 @pytest.mark.parametrize("objective", ["makespan", "latency", "throughput"])
 def test_a_search_says_of_tasks_with_several_devices_what_their_plan_takes(monkeypatch, objective) -> None:
     """The search's figure, the plan's and that of the simulation are one, for random graphs and assignments."""
@@ -249,15 +257,9 @@ def test_a_search_says_of_tasks_with_several_devices_what_their_plan_takes(monke
     several = 0
     for seed in range(30):
         said = []
-
-        def assigned(problem):
-            device = np.random.default_rng(seed).integers(0, problem.devices, problem.groups)[problem.group]  # noqa: B023
-            said.append(problem.evaluate(device))  # noqa: B023
-            return device
-
         plan = dt.place(
             random_step(seed), {"a": 2, "b": 1}, devices={"a": ["cpu:0", "cpu:1"], "b": ["cpu:0", "cpu:1", "cpu:2"]},
-            strategy=assigned, objective=objective, shared_memory=False,
+            strategy=partial(_assigned, seed, said), objective=objective, shared_memory=False,
         )  # fmt: skip
         assert plan.solution is not None
         if objective != "throughput":
