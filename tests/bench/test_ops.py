@@ -1,28 +1,18 @@
 """The benchmark of single operations: each of its operations runs in Dovetail."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
+from bench_modules import loaded
 
 import dovetail as dt
-
-BENCH = Path(__file__).resolve().parents[2] / "bench"
 
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[ModuleType]:
-    """bench/ops.py; its folder is on the path only while it loads."""
-    sys.path.insert(0, str(BENCH))
-    try:
-        import ops
-    finally:
-        sys.path.remove(str(BENCH))
-    yield ops
-    for name in ("ops", "_harness", "_processes"):
-        sys.modules.pop(name, None)
+    with loaded("ops") as module:
+        yield module
 
 
 @pytest.mark.parametrize("family", ["elementwise", "reductions", "arranging", "products"])

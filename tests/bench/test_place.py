@@ -1,27 +1,17 @@
 """The planning benchmark plans what it says, and measures growth."""
 
 import json
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-BENCH = Path(__file__).resolve().parents[2] / "bench"
+from bench_modules import BENCH, loaded
 
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[ModuleType]:
-    """bench/place.py; its folder is on the path only while it loads."""
-    sys.path.insert(0, str(BENCH))
-    try:
-        import place
-    finally:
-        sys.path.remove(str(BENCH))
-    yield place
-    for name in ("place", "_harness"):
-        sys.modules.pop(name, None)
+    with loaded("place") as module:
+        yield module
 
 
 @pytest.mark.slow
