@@ -75,10 +75,24 @@ def compile_now(text: str) -> Function:
         function = _functions.get(text)
         if function is None:
             path = path_of(text)
+            _keep_stdout()
             with artifact_cache.alone(path, is_kept(text)):
                 module = artifact_cache.load_module(f"_dovetail_kernels.{path.stem}", path, text)
             function = _functions[text] = module.kernel
     return function
+
+
+@cache
+def _keep_stdout() -> None:
+    """Turn off the colours of Numba's errors.
+
+    While it compiles, Numba makes many errors and drops them. With colorama, each replaces `sys.stdout` for a moment, and then puts the
+    old one back: what the program prints meanwhile in a block that redirects its output would be lost.
+    """
+    from numba.core import errors  # heavy
+
+    marks: Any = errors.termcolor()
+    marks._markup = lambda text, *style: text
 
 
 class _Compiler:

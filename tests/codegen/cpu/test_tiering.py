@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,3 +63,34 @@ def test_a_source_is_kept_once_it_has_been_compiled(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(jit, "_functions", {})  # as in another process
     assert jit.is_kept(text)
     assert not jit.is_kept(text + "\n")
+
+
+STAND_IN = """
+__version__ = "0.4.6"
+
+def init():
+    print("sys.stdout is replaced")
+
+class Styles:
+    def __getattr__(self, name):
+        return ""
+
+reinit = deinit = init
+Fore = Style = Styles()
+"""
+ILL_TYPED = """
+from dovetail.codegen.cpu import jit
+
+try:
+    jit.compile_now("import numba\\n@numba.njit('int64(int64)')\\ndef kernel(x):\\n    return x.nothing\\n")
+except Exception as e:
+    print(type(e).__name__)
+"""
+
+
+def test_compiling_leaves_stdout_alone(tmp_path: Path) -> None:
+    """Another thread may print meanwhile."""
+    (tmp_path / "colorama.py").write_text(STAND_IN)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]), "DOVETAIL_CACHE_DIR": str(tmp_path)}
+    ran = subprocess.run([sys.executable, "-c", ILL_TYPED], env=env, capture_output=True, text=True, timeout=120)
+    assert ran.stdout == "TypingError\n", ran.stderr
