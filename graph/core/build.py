@@ -224,6 +224,8 @@ def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
         TypeError: no element type fits, or an int does not fit into `dtype`.
         ValueError: the value is None, or its lists are ragged.
     """
+    if type(value) is float and (dtype is None or dtype is dtypes.float32):
+        return np.array(value, np.float32)
     if isinstance(value, (np.ndarray, np.generic)):
         array = dtypes.native(np.asarray(value))
         if dtype is None:

@@ -174,8 +174,8 @@ def as_dtype(value: Any) -> DType:
     """
     if isinstance(value, DType):
         return value
-    if isinstance(value, np.dtype) and value in _BY_NUMPY:
-        return _BY_NUMPY[value]
+    if isinstance(value, np.dtype) and (found := _BY_NUMPY.get(value)) is not None:
+        return found
     try:
         found = _BY_PYTHON.get(value) or (_BY_NAME.get(value) if isinstance(value, str) else None)
     except TypeError:  # an unhashable value names no type

@@ -78,7 +78,7 @@ class NodeInsertion:
             else:
                 node.controls = control_inputs_for(scopes.control, {t.op for t in inputs})
             # The name is reserved before device functions run, because they see it, though they may still fail.
-            if name is None or not name:
+            if not name or name == definition.name:
                 node.name = stack.unique_name(definition.name, scopes.name)
             elif name[-1] == "/":
                 node.name = name[:-1]
