@@ -140,7 +140,7 @@ class _Result:
             return True
         if pattern.drawn is not None or pattern.scattered or pattern.window is not None:
             return True  # NumPy's philox takes a hundred times as long, and windows are copied there
-        across = node.type in EXTREMES and pattern.position != max(pattern.sizes)
+        across = node.type in EXTREMES and pattern.positions != (max(pattern.sizes),)
         return across or node.type in LAST_AXIS or node.type == "OneHot"
 
     def kernel(self, group: FusionGroup, members: set[Node]) -> FusedKernel:

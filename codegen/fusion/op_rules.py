@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.core.dtypes import bfloat16, float16, int64
+from ...graph.core.dtypes import bfloat16, float16, int32, int64
 from ...graph.core.graph import Node, Tensor
 from ..ir.index_maps import LOOKUPS, REDUCTIONS, VIEWS
 from ..ir.loop_nest import NotFusibleError, Scan
@@ -21,7 +21,7 @@ from .table_loops import first_extreme
 from .tracer import Symbol, SymbolicMath, literal
 
 Rule = Callable[..., "Symbol | tuple[Symbol, ...]"]
-"""(node, values of its inputs, then a position or a gathered element if its index maps ask for one) -> value of the output, or several."""
+"""(node, values of its inputs, then positions or a gathered element if its index maps ask for one) -> value of the output, or several."""
 
 _math = SymbolicMath()
 
@@ -74,6 +74,25 @@ def _sparse_cross_entropy(node: Node, logits: Symbol, label: Symbol, position: S
     return loss, _math.exp(log_p) - _math.where(found, 1.0, zero)
 
 
+def _in_top_k(node: Node, x: Symbol, label: Symbol, k: Symbol, position: Symbol) -> Symbol:
+    """No row that has a number which is not finite has a label among its largest, nor has any row one out of range."""
+    label = _math.cast(label, int64)
+    there = (label >= 0) & (label < Symbol(x.builder, x.builder.count(int64)))
+    own = _math.where(label == position, x, 0.0).reduced("sum")
+    larger = _math.cast(x > own, int32).reduced("sum")
+    result: Symbol = there & _math.isfinite(x).reduced("all") & (_math.cast(larger, int64) < _math.cast(k, int64))
+    return result
+
+
+def _band(node: Node, x: Symbol, lower: Symbol, upper: Symbol, row: Symbol, column: Symbol) -> Symbol:
+    """Columns are compared as int32: as many as float32 at a time."""
+    lower, upper, most = _math.cast(lower, int64), _math.cast(upper, int64), int(int32.max)
+    first = _math.where(lower < 0, 0, _math.maximum(row - lower, 0))
+    last = row + _math.where(upper < 0, most, _math.minimum(upper, most))
+    first, last, column = (_math.cast(_math.minimum(n, most), int32) for n in (first, last, column))
+    return _math.where((column >= first) & (column <= last), x, 0)
+
+
 def _scan(kind: str) -> Rule:
     return lambda node, x: x.scanned(Scan(kind, bool(node.attrs["reverse"]), bool(node.attrs["exclusive"])))
 
@@ -101,6 +120,8 @@ _rules: dict[str, Rule] = {
     "LogSoftmax": _log_softmax,
     "SoftmaxCrossEntropyWithLogits": _cross_entropy,
     "SparseSoftmaxCrossEntropyWithLogits": _sparse_cross_entropy,
+    "InTopKV2": _in_top_k,
+    "MatrixBandPart": _band,
     "OneHot": lambda node, index, on, off, position: _math.where(_math.cast(index, int64) == position, on, off),
     "ArgMax": lambda node, x, position: first_extreme("max", x, position, node.outputs[0].dtype),
     "ArgMin": lambda node, x, position: first_extreme("min", x, position, node.outputs[0].dtype),

@@ -127,7 +127,7 @@ def _copies(walk: Walk, maker: FusionGroup, group: FusionGroup, operations_per_b
 def _is_pointwise(walk: Walk, node: Node) -> bool:
     """Whether a node computes each element of its one output only from the elements at the same position."""
     pattern = walk.patterns[node]
-    if pattern.reduced or pattern.position is not None or pattern.row is not None or len(node.outputs) != 1:
+    if pattern.reduced or pattern.positions or pattern.row is not None or len(node.outputs) != 1:
         return False
     inputs = zip(node.inputs, pattern.inputs, strict=True)
     return all(labels is not None or t.op.type == "Const" for t, labels in inputs)

@@ -130,8 +130,7 @@ class _Writer:
             self.assume(a, self.axes_in_space(a.labels, node, pattern))
         self.run[node] = None
         operands = self.operands(node, pattern)
-        if pattern.position is not None:
-            (axis,) = self.axes_in_space((pattern.position,), node, pattern)
+        for axis in self.axes_in_space(pattern.positions, node, pattern):
             assert axis is not None
             for i in pattern.checked:
                 self.ranges.append((self.loaded(self.values[node.inputs[i]]), axis))

@@ -78,7 +78,7 @@ def _leaves(
     channel = 1 if layout(node.attrs) == "NCHW" else 3
     for n in maker.nodes:
         p = walk.patterns[n]
-        if len(n.outputs) != 1 or None in p.inputs or p.assumed or p.before or p.position is not None:
+        if len(n.outputs) != 1 or None in p.inputs or p.assumed or p.before or p.positions:
             return None
         if p.row is not None or p.drawn is not None or p.moved or not COSTLY.isdisjoint(write_alone(n, p).operations):
             return None

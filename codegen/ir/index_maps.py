@@ -33,7 +33,8 @@ from .symbolic_shape import Size, SymbolicShapes
 from .windows import WINDOW_OPS, taps_are_axes
 
 REDUCTIONS = frozenset(("Sum", "Mean", "Prod", "Max", "Min", "Any", "All"))
-LAST_AXIS = frozenset(("Softmax", "LogSoftmax", "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"))
+OF_CLASSES = frozenset(("SparseSoftmaxCrossEntropyWithLogits", "InTopKV2"))
+LAST_AXIS = OF_CLASSES | {"Softmax", "LogSoftmax", "SoftmaxCrossEntropyWithLogits"}
 EXTREMES = frozenset(("ArgMax", "ArgMin"))
 SCANS = frozenset(("Cumsum", "Cumprod"))
 SCATTERS = frozenset(("UnsortedSegmentSum",))
@@ -79,8 +80,8 @@ class IndexMaps:
         sizes: static size of each label.
         is_view: the only output is a view of the first input.
         assumed: assumptions about inputs that hold no data.
-        position: the label along which the node's rule takes positions, after its inputs.
-        checked: inputs that must be positions along that label; the node raises an error if they are not.
+        positions: the labels along which the node's rule takes positions, after its inputs.
+        checked: inputs that must be positions along the only one of these; the node raises an error if they are not.
         row: for a node of LOOKUPS, the labels of a row's dimensions.
         scanned: for a running sum or product along the reduced label, whether it starts at the end.
         scattered: whether the node's result is a table to whose rows it adds; its output has the labels of a row.
@@ -97,7 +98,7 @@ class IndexMaps:
     sizes: dict[int, int | None]
     is_view: bool = False
     assumed: tuple[ShapeAssumption, ...] = ()
-    position: int | None = None
+    positions: tuple[int, ...] = ()
     checked: tuple[int, ...] = ()
     row: AxisMap | None = None
     drawn: AxisMap | None = None
@@ -203,7 +204,6 @@ def _reduction_pattern(node: Node) -> IndexMaps:
     dims = node.inputs[0].dims or ()
     labels = _numbered(dims)
     keep = bool(node.attrs.get("keep_dims", False))
-    position: int | None = None
     if node.type in REDUCTIONS or node.type in EXTREMES:
         axes = static_value(node.inputs[1])
         if axes is None:
@@ -227,14 +227,22 @@ def _reduction_pattern(node: Node) -> IndexMaps:
         if node.inputs[1].dims != dims:
             raise NotFusibleError("the shapes of logits and labels are not known to be equal")
         inputs, outputs = (labels, labels), (kept, labels)
-    elif node.type == "SparseSoftmaxCrossEntropyWithLogits":
+    elif node.type in OF_CLASSES:
         if node.inputs[1].dims != dims[:-1]:
             raise NotFusibleError("the shapes of logits and labels are not known to fit")
-        inputs, outputs = (labels, kept), (kept, labels)
-    if node.type in EXTREMES or node.type.startswith("Sparse"):
-        (position,) = reduced
+        inputs, outputs = (labels, kept, ())[: len(node.inputs)], (kept, labels)[: len(node.outputs)]
+    positions = tuple(reduced) if node.type in EXTREMES | OF_CLASSES else ()
     checked = (1,) if node.type.startswith("Sparse") else ()
-    return IndexMaps(inputs, outputs, reduced, _sizes(labels, dims), position=position, checked=checked)
+    return IndexMaps(inputs, outputs, reduced, _sizes(labels, dims), positions=positions, checked=checked)
+
+
+def _band_pattern(node: Node) -> IndexMaps:
+    dims = node.inputs[0].dims or ()
+    labels = _numbered(dims)
+    last = tuple(x for x in labels[-2:] if x is not None)
+    if len(last) < 2:
+        raise NotFusibleError("its matrices have one row or column")
+    return IndexMaps((labels, (), ()), (labels,), frozenset(), _sizes(labels, dims), positions=last)
 
 
 def _one_hot_pattern(node: Node) -> IndexMaps:
@@ -245,7 +253,7 @@ def _one_hot_pattern(node: Node) -> IndexMaps:
     labels = _numbered(dims)
     own = (*labels[:at], *labels[at + 1 :])
     _check_ones(indices, own)
-    return IndexMaps((own, None, (), ()), (labels,), frozenset(), _sizes(labels, dims), position=at)
+    return IndexMaps((own, None, (), ()), (labels,), frozenset(), _sizes(labels, dims), positions=(at,))
 
 
 def _lookup_pattern(node: Node) -> IndexMaps:
@@ -359,6 +367,7 @@ def _reshape_pattern(node: Node) -> IndexMaps:
 
 _PATTERNS: dict[str, Callable[[Node], IndexMaps]] = {
     "OneHot": _one_hot_pattern,
+    "MatrixBandPart": _band_pattern,
     **dict.fromkeys(LOOKUPS, _lookup_pattern),
     **dict.fromkeys(SCANS, _scanned_pattern),
     **dict.fromkeys(SCATTERS, _scattered_pattern),

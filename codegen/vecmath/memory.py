@@ -5,7 +5,8 @@ vectorise. So each access says which array it belongs to (alias.scope) and which
 Numba's wrap-around of negative indices. `number` is the array's index among the kernel's arrays.
 
 float16 and bfloat16 are kept as their 16 bits and computed in float32. To float32 every number is exact; back, ties go to the even one.
-Only arithmetic that all machines have is used (F. Giesen, "Half to float done quic" and "Float to half", public domain).
+Processors with instructions that convert float16 use these, others integers (F. Giesen, "Half to float done quic" and "Float to half",
+public domain).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from llvmlite import ir
 from numba import types
 from numba.core.errors import RequireLiteralValue
 
+from ..target import converts_float16
 from .intrinsics import bits32, f32, f64, fabs, i32, inner, instructions, of_bits32, select
 
 _MOST_ARRAYS = 64
@@ -114,7 +116,7 @@ def to_bfloat16(x):
 
 
 @inner(forceinline=True)
-def from_float16(x):
+def float16_by_integers(x):
     """The float32 that is the float16 of these bits."""
     bits = i32(x)
     magnitude = i32(i32(bits & i32(0x7FFF)) << i32(13))
@@ -134,7 +136,7 @@ def towards_odd(x):
 
 
 @inner(forceinline=True)
-def to_float16(x):
+def to_float16_by_integers(x):
     """The bits of the nearest float16."""
     bits = bits32(x)
     magnitude = i32(bits & i32(0x7FFFFFFF))
@@ -145,3 +147,20 @@ def to_float16(x):
     made = select(magnitude >= i32(0x47800000), i32(0x7C00), made)
     made = select(magnitude > i32(0x7F800000), i32(0x7E00), made)
     return np.uint16(i32(made | i32(i32(bits >> i32(16)) & i32(0x8000))))
+
+
+@instructions(lambda x: types.float32(x) if x == types.uint16 else None)
+def _extended(context, builder, values, *_):
+    """As `float16_by_integers`."""
+    return builder.fpext(builder.bitcast(values[0], ir.HalfType()), ir.FloatType())
+
+
+@instructions(lambda x: types.uint16(x) if x == types.float32 else None)
+def _truncated(context, builder, values, *_):
+    """As `to_float16_by_integers`."""
+    return builder.bitcast(builder.fptrunc(values[0], ir.HalfType()), ir.IntType(16))
+
+
+from_float16, to_float16 = (
+    (_extended, _truncated) if converts_float16() else (float16_by_integers, to_float16_by_integers)
+)

@@ -66,6 +66,11 @@ KERNELS: dict[str, tuple[tuple[int | None, ...], Callable[[Any], Any]]] = {
             dt.nn.fused_batch_norm(x, dt.placeholder("float32", [16]), dt.placeholder("float32", [16]))[0] + x
         ),
     ),
+    "below_the_diagonal": ((None, 4, 8), lambda x: dt.exp(dt.matrix_band_part(x, 1, -1))),
+    "among_the_largest": (
+        (None, 8),
+        lambda x: dt.cast(dt.nn.in_top_k(dt.tanh(x), dt.placeholder(dt.int32, [None]), 3), dt.float32),
+    ),
     "channels_first": ((2, 3, 5, 6), lambda x: dt.reduce_sum(dt.exp(x), [0, 2, 3])),
 }
 

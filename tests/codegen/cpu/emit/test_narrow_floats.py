@@ -13,12 +13,18 @@ from dovetail.codegen.check import agree
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.graph.core.dtypes import DType, bfloat16, float16, float32, float64, int32
 
-pytest.importorskip("numba")
+numba = pytest.importorskip("numba")
 
 from dovetail.codegen.cpu.emit.module import source_of  # noqa: E402
 from dovetail.codegen.cpu.jit import compile_now  # noqa: E402
 from dovetail.codegen.cpu.native.worker_pool import share  # noqa: E402
 from dovetail.codegen.cpu.schedule import schedule_of  # noqa: E402
+from dovetail.codegen.vecmath.memory import (  # noqa: E402
+    float16_by_integers,
+    from_float16,
+    to_float16,
+    to_float16_by_integers,
+)
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -35,6 +41,16 @@ def cast(value: Any, source: DType, to: DType) -> Any:
     out = np.empty(value.shape, to.np)
     share(kernel, (value, out, value.size), value.size, 1, 1)
     return out
+
+
+def vectorized(function: Any) -> Any:
+    """A function of one number, over vectors."""
+
+    @numba.njit
+    def loop(x):  # type: ignore[no-untyped-def]  # Numba's
+        return [function(number) for number in x]
+
+    return lambda x: np.array(loop(x))
 
 
 def bits(value: Any) -> Any:
@@ -71,6 +87,18 @@ def test_rounding_is_numpys(narrow: DType, source: DType) -> None:
                 value = np.concatenate([value, value * (1 + 2.0**-40), value * (1 - 2.0**-40), [1e300, -1e300, 1e-300]])
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(bits(cast(value, source, narrow)), bits(value.astype(narrow.np)))
+
+
+def test_instructions_and_integers_make_the_same_float16() -> None:
+    extended, truncated, wide = (vectorized(f) for f in (from_float16, to_float16, float16_by_integers))
+    every = np.arange(1 << 16, dtype=np.uint16)
+    np.testing.assert_array_equal(extended(every), wide(every))
+    some = np.random.default_rng(7).integers(0, 1 << 32, 1 << 18, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    numbers = every[~np.isnan(every.view(np.float16))]
+    some = [some[~np.isnan(some)], wide(numbers), np.float32([65519.996, 65520, 2**-25, 2**-24, -0.0, 1e-45])]
+    some = np.concatenate(some).astype(np.float32)
+    np.testing.assert_array_equal(truncated(some), vectorized(to_float16_by_integers)(some))
+    assert np.signbit(wide(truncated(np.float32([-0.0])))).all()
 
 
 @both

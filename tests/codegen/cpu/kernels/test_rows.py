@@ -1,4 +1,4 @@
-"""Compiled sums over segments, and running sums as parts of kernels, against the references."""
+"""Compiled sums over segments, running sums, bands and ranks as parts of kernels, against the references."""
 
 from typing import Any
 
@@ -115,3 +115,43 @@ def test_what_makes_rows_is_part_of_the_kernel_that_adds_them() -> None:
             np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-3)
         # Rows that somebody else takes are made before.
         assert len(dt.place(graph, fetches=[y, rows + 1.0]).kernels("cpu:0")) == 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "bool"])
+@pytest.mark.parametrize("index", ["int32", "int64"])
+def test_bands_are_part_of_what_is_around_them(dtype: str, index: str) -> None:
+    with dt.Graph().as_default():
+        x, lower, upper = dt.placeholder(dtype, [None, None, None]), *(dt.placeholder(index, []) for _ in range(2))
+        y = dt.matrix_band_part(dt.zeros_like(x) if dtype == "bool" else x + x, lower, upper)
+        for shape in [(1, 7, 9), (3, 9, 7), (2, 40, 33)]:
+            value = (RNG.standard_normal(shape) * 9).astype(dtype)
+            if dtype.startswith("f"):
+                value[:, 0, -3:], value[:, -1, :2] = [np.nan, np.inf, -np.inf], -0.0
+            for low, high in [(0, 0), (-1, 0), (0, -1), (2, 3), (-1, -1), (-5, 30), (2**31 - 1, 1)]:
+                ((mine, theirs),) = by_one_kernel([y], {x: value, lower: low, upper: high})
+                assert mine.tobytes() == theirs.tobytes()
+                row, column = np.ogrid[: shape[1], : shape[2]]
+                inside = (low < 0) | (row - low <= column), (high < 0) | (column <= row + high)
+                twice = np.zeros_like(value) if dtype == "bool" else value + value
+                np.testing.assert_array_equal(mine, np.where(inside[0] & inside[1], twice, np.zeros((), dtype)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_labels_among_the_largest(dtype: str) -> None:
+    """With numbers that are equal, not finite, or denormal, and labels out of range."""
+    with dt.Graph().as_default():
+        x, labels, k = dt.placeholder(dtype, [None, 33]), dt.placeholder("int32", [None]), dt.placeholder("int32", [])
+        y = dt.nn.in_top_k(x * 0.5, labels, k)
+        value = (RNG.integers(-4, 5, (200, 33)) * np.finfo(dtype).tiny).astype(dtype)
+        value[100:] = RNG.standard_normal((100, 33))
+        value[::9, 5], value[::11, 7], value[::13, 9], value[::3, 1] = np.nan, np.inf, -np.inf, -0.0
+        wanted = RNG.integers(-2, 36, 200).astype(np.int32)
+        half = value * np.asarray(0.5, dtype)
+        for limit in (0, 1, 3, 33):
+            ((mine, theirs),) = by_one_kernel([y], {x: value, labels: wanted, k: limit})
+            ranks = [
+                (r > r[i]).sum() if 0 <= i < 33 and np.isfinite(r).all() else 99
+                for r, i in zip(half, wanted, strict=True)
+            ]
+            np.testing.assert_array_equal(mine, theirs)
+            np.testing.assert_array_equal(mine, np.array(ranks) < limit)
