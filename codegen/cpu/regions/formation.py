@@ -43,6 +43,9 @@ def form_native_regions(program: Program, lone: bool = False) -> Program:
     it in about the time of one launch, so by itself it has no kernel. Inside a region a launch costs next to nothing, and without a kernel
     the operation would end the region.
     """
+    kernels = sum(isinstance(c.work, Work) and c.work.family != REFERENCE for c in calls_of(program.instructions))
+    if kernels < FEWEST:
+        return program
     constants = constants_of(program.slots)
     gathered = tuple(_gathered(program.instructions, constants, lone))
     if setting("DOVETAIL_LOG_REWRITES"):
