@@ -88,21 +88,11 @@ def cores() -> int:
 
 
 @cache
-def _has(feature: str) -> bool:
-    """Whether LLVM finds that the processor has a feature."""
-    from llvmlite.binding import get_host_cpu_features  # loads LLVM
-
-    return bool(get_host_cpu_features().get(feature, False))
-
-
 def vector_bytes() -> int:
     """Bytes of a vector register: 64 with AVX-512, else 32."""
-    return 64 if _has("avx512f") else 32
+    from llvmlite.binding import get_host_cpu_features  # loads LLVM
 
-
-def converts_float16() -> bool:
-    """Whether instructions convert float16 from and to float32."""
-    return _has("f16c")
+    return 64 if get_host_cpu_features().get("avx512f", False) else 32
 
 
 def register_tile(itemsize: int) -> tuple[int, int]:

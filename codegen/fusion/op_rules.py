@@ -17,7 +17,7 @@ from ...graph.core.graph import Node, Tensor
 from ..ir.index_maps import LOOKUPS, REDUCTIONS, VIEWS
 from ..ir.loop_nest import NotFusibleError, Scan
 from ..ir.windows import WINDOW_OPS
-from .table_loops import first_extreme
+from .table_loops import first_extreme, in_range
 from .tracer import Symbol, SymbolicMath, literal
 
 Rule = Callable[..., "Symbol | tuple[Symbol, ...]"]
@@ -67,30 +67,26 @@ def _sparse_cross_entropy(node: Node, logits: Symbol, label: Symbol, position: S
     """A label out of range that no earlier check refused has the loss and the gradient NaN."""
     log_p = _log_softmax(node, logits)
     label = _math.cast(label, int64)
-    there = (label >= 0) & (label < Symbol(logits.builder, logits.builder.count(int64)))
+    there = in_range(label, Symbol(logits.builder, logits.builder.count(int64)))
     found = label == position
     zero = _math.where(there, SymbolicMath.full_like(logits, 0.0), math.nan)
     loss = -_math.where(found, log_p, zero).reduced("sum")
     return loss, _math.exp(log_p) - _math.where(found, 1.0, zero)
 
 
-def _in_top_k(node: Node, x: Symbol, label: Symbol, k: Symbol, position: Symbol) -> Symbol:
+def _in_top_k(node: Node, x: Symbol, label: Symbol, k: Symbol, position: Symbol) -> Any:
     """No row that has a number which is not finite has a label among its largest, nor has any row one out of range."""
     label = _math.cast(label, int64)
-    there = (label >= 0) & (label < Symbol(x.builder, x.builder.count(int64)))
     own = _math.where(label == position, x, 0.0).reduced("sum")
-    larger = _math.cast(x > own, int32).reduced("sum")
-    result: Symbol = there & _math.isfinite(x).reduced("all") & (_math.cast(larger, int64) < _math.cast(k, int64))
-    return result
+    larger = _math.cast(_math.cast(x > own, int32).reduced("sum"), int64)
+    there = in_range(label, Symbol(x.builder, x.builder.count(int64)))
+    return there & _math.isfinite(x).reduced("all") & (larger < _math.cast(k, int64))
 
 
 def _band(node: Node, x: Symbol, lower: Symbol, upper: Symbol, row: Symbol, column: Symbol) -> Symbol:
-    """Columns are compared as int32: as many as float32 at a time."""
-    lower, upper, most = _math.cast(lower, int64), _math.cast(upper, int64), int(int32.max)
-    first = _math.where(lower < 0, 0, _math.maximum(row - lower, 0))
-    last = row + _math.where(upper < 0, most, _math.minimum(upper, most))
-    first, last, column = (_math.cast(_math.minimum(n, most), int32) for n in (first, last, column))
-    return _math.where((column >= first) & (column <= last), x, 0)
+    """Negative numbers of diagonals: all."""
+    lower, upper = _math.cast(lower, int64), _math.cast(upper, int64)
+    return _math.where(((lower < 0) | (column >= row - lower)) & ((upper < 0) | (column - row <= upper)), x, 0)
 
 
 def _scan(kind: str) -> Rule:

@@ -131,10 +131,10 @@ class _Writer:
         self.run[node] = None
         operands = self.operands(node, pattern)
         for axis in self.axes_in_space(pattern.positions, node, pattern):
-            assert axis is not None
             for i in pattern.checked:
+                assert axis is not None
                 self.ranges.append((self.loaded(self.values[node.inputs[i]]), axis))
-            operands.append(builder.position(axis, int64))
+            operands.append(builder.constant(0, int64) if axis is None else builder.position(axis, int64))
         if pattern.row is not None:
             operands.append(self.looked_up(node, operands[0], self.axes_in_space(pattern.row, node, pattern)))
         if pattern.moved:

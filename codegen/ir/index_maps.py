@@ -80,7 +80,7 @@ class IndexMaps:
         sizes: static size of each label.
         is_view: the only output is a view of the first input.
         assumed: assumptions about inputs that hold no data.
-        positions: the labels along which the node's rule takes positions, after its inputs.
+        positions: the labels along which the node's rule takes positions, after its inputs; None: the only one.
         checked: inputs that must be positions along the only one of these; the node raises an error if they are not.
         row: for a node of LOOKUPS, the labels of a row's dimensions.
         scanned: for a running sum or product along the reduced label, whether it starts at the end.
@@ -98,7 +98,7 @@ class IndexMaps:
     sizes: dict[int, int | None]
     is_view: bool = False
     assumed: tuple[ShapeAssumption, ...] = ()
-    positions: tuple[int, ...] = ()
+    positions: AxisMap = ()
     checked: tuple[int, ...] = ()
     row: AxisMap | None = None
     drawn: AxisMap | None = None
@@ -197,7 +197,9 @@ def _elementwise_pattern(node: Node) -> IndexMaps:
             at = 1
         inputs.append(tuple(None if d == 1 else labels[at + j] for j, d in enumerate(own)))
         _check_ones(own, inputs[-1] or ())
-    return IndexMaps(tuple(inputs), (labels,), frozenset(), _sizes(labels, dims), node.type in VIEWS, tuple(assumed))
+    last = labels[-2:] if node.type == "MatrixBandPart" else ()
+    is_view, sizes = node.type in VIEWS, _sizes(labels, dims)
+    return IndexMaps(tuple(inputs), (labels,), frozenset(), sizes, is_view, tuple(assumed), last)
 
 
 def _reduction_pattern(node: Node) -> IndexMaps:
@@ -234,15 +236,6 @@ def _reduction_pattern(node: Node) -> IndexMaps:
     positions = tuple(reduced) if node.type in EXTREMES | OF_CLASSES else ()
     checked = (1,) if node.type.startswith("Sparse") else ()
     return IndexMaps(inputs, outputs, reduced, _sizes(labels, dims), positions=positions, checked=checked)
-
-
-def _band_pattern(node: Node) -> IndexMaps:
-    dims = node.inputs[0].dims or ()
-    labels = _numbered(dims)
-    last = tuple(x for x in labels[-2:] if x is not None)
-    if len(last) < 2:
-        raise NotFusibleError("its matrices have one row or column")
-    return IndexMaps((labels, (), ()), (labels,), frozenset(), _sizes(labels, dims), positions=last)
 
 
 def _one_hot_pattern(node: Node) -> IndexMaps:
@@ -367,7 +360,6 @@ def _reshape_pattern(node: Node) -> IndexMaps:
 
 _PATTERNS: dict[str, Callable[[Node], IndexMaps]] = {
     "OneHot": _one_hot_pattern,
-    "MatrixBandPart": _band_pattern,
     **dict.fromkeys(LOOKUPS, _lookup_pattern),
     **dict.fromkeys(SCANS, _scanned_pattern),
     **dict.fromkeys(SCATTERS, _scattered_pattern),

@@ -28,7 +28,7 @@ over all magnitudes; NaN gives NaN, and infinities, zeros and denormals give wha
     lgamma          2
     ============  =======  =======
 
-Those with an error of 1 in float32 and more in float64 are computed in float64 for both; so are those that only float32 has.
+Those with an error of 1 in float32 and more in float64 are computed in float64 for both; so are, mostly, those that only float32 has.
 
 `exp_log`, `trig`, `hyperbolic` and `special` have the functions above; `memory` has arguments of kernels, loads and stores of elements,
 float16 and bfloat16 as bits; `intrinsics` has LLVM's, and sums in any order. Only `codegen/cpu` imports this package; GPU kernels have its

@@ -5,8 +5,8 @@ vectorise. So each access says which array it belongs to (alias.scope) and which
 Numba's wrap-around of negative indices. `number` is the array's index among the kernel's arrays.
 
 float16 and bfloat16 are kept as their 16 bits and computed in float32. To float32 every number is exact; back, ties go to the even one.
-Processors with instructions that convert float16 use these, others integers (F. Giesen, "Half to float done quic" and "Float to half",
-public domain).
+Only arithmetic that all machines have is used (F. Giesen, "Half to float done quic" and "Float to half", public domain), and where there
+is one the instruction that rounds to float16.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
+from llvmlite.binding import get_host_cpu_features
 from numba import types
 from numba.core.errors import RequireLiteralValue
 
-from ..target import converts_float16
 from .intrinsics import bits32, f32, f64, fabs, i32, inner, instructions, of_bits32, select
 
 _MOST_ARRAYS = 64
@@ -116,7 +116,7 @@ def to_bfloat16(x):
 
 
 @inner(forceinline=True)
-def float16_by_integers(x):
+def from_float16(x):
     """The float32 that is the float16 of these bits."""
     bits = i32(x)
     magnitude = i32(i32(bits & i32(0x7FFF)) << i32(13))
@@ -149,18 +149,10 @@ def to_float16_by_integers(x):
     return np.uint16(i32(made | i32(i32(bits >> i32(16)) & i32(0x8000))))
 
 
-@instructions(lambda x: types.float32(x) if x == types.uint16 else None)
-def _extended(context, builder, values, *_):
-    """As `float16_by_integers`."""
-    return builder.fpext(builder.bitcast(values[0], ir.HalfType()), ir.FloatType())
-
-
 @instructions(lambda x: types.uint16(x) if x == types.float32 else None)
 def _truncated(context, builder, values, *_):
     """As `to_float16_by_integers`."""
     return builder.bitcast(builder.fptrunc(values[0], ir.HalfType()), ir.IntType(16))
 
 
-from_float16, to_float16 = (
-    (_extended, _truncated) if converts_float16() else (float16_by_integers, to_float16_by_integers)
-)
+to_float16 = _truncated if get_host_cpu_features().get("f16c", False) else to_float16_by_integers

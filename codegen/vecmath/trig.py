@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from .intrinsics import (
+    bits32,
     bits64,
     copysign,
     f32,
     f64,
     fabs,
     floor,
+    i32,
     i64,
     in_float64,
+    of_bits32,
     of_bits64,
     polynomial,
     rint,
@@ -56,91 +59,150 @@ def atan64(x):
 
 
 @vectorisable
-def _asin_tail64(t):
-    """asin(x) / x - 1 in t = x**2 for |x| <= 1 / 2 (fdlibm)."""
+def _arc64(a):
+    """asin(a) for 0 <= a <= 1 / 2 (fdlibm); beyond 1 / 2 asin(sqrt((1 - a) / 2)), NaN beyond 1."""
+    far = a > f64(0.5)
+    t = select(far, f64(0.5) * (f64(1.0) - a), a * a)
+    s = select(far, sqrt(t), a)
     p = t * polynomial(t, 3.47933107596021167570e-05, 7.91534994289814532176e-04, -4.00555345006794114027e-02,
                        2.01212532134862925881e-01, -3.25565818622400915405e-01, 1.66666666666666657415e-01)  # fmt: skip
     q = polynomial(t, 7.70381505559019352791e-02, -6.88283971605453293030e-01, 2.02094576023350569471e00,
                    -2.40339491173441421878e00)  # fmt: skip
-    return p / (f64(1.0) + t * q)
+    return s + s * (p / (f64(1.0) + t * q))
 
 
 @vectorisable
 def asin64(x):
-    """The angle whose sine is x: pi / 2 - 2 asin(sqrt((1 - |x|) / 2)) beyond 1 / 2; NaN beyond 1."""
+    """The angle whose sine is x."""
     a = fabs(x)
-    far = a > f64(0.5)
-    t = select(far, f64(0.5) * (f64(1.0) - a), a * a)
-    s = select(far, sqrt(t), a)
-    r = s + s * _asin_tail64(t)
-    return copysign(select(far, f64(1.57079632679489655800e00) - (r + r - f64(6.12323399573676603587e-17)), r), x)
+    r = _arc64(a)
+    far = f64(1.57079632679489655800e00) - (r + r - f64(6.12323399573676603587e-17))
+    return copysign(select(a > f64(0.5), far, r), x)
 
 
 @vectorisable
 def acos64(x):
-    """The angle whose cosine is x: 2 asin(sqrt((1 - x) / 2)) beyond 1 / 2; NaN beyond 1."""
+    """The angle whose cosine is x."""
     a = fabs(x)
-    far = a > f64(0.5)
-    t = select(far, f64(0.5) * (f64(1.0) - a), a * a)
-    s = select(far, sqrt(t), x)
-    r = s + s * _asin_tail64(t)
+    r = _arc64(a)
     left = f64(3.14159265358979311600e00) - (r + r - f64(1.22464679914735317720e-16))
-    near = f64(1.57079632679489655800e00) - (r - f64(6.12323399573676603587e-17))
-    return select(far, select(x < f64(0.0), left, r + r), near)
+    near = f64(1.57079632679489655800e00) - (copysign(r, x) - f64(6.12323399573676603587e-17))
+    return select(a > f64(0.5), select(x < f64(0.0), left, r + r), near)
 
 
-atan32, asin32, acos32 = map(in_float64, (atan64, asin64, acos64))
+asin32, acos32 = map(in_float64, (asin64, acos64))
+
+
+@vectorisable
+def _angle64(t, inverse):
+    """atan(t) for t >= 0, as precise as a float32; fitted to 1.7e-9. `inverse`: that of t, as precise."""
+    far = t > f64(1.0)
+    u = select(far, inverse * (f64(2.0) - t * inverse), t)
+    z = u * u
+    p = polynomial(z, 0.0014886919393047596, -0.0091446297605923953, 0.026305001110062377, -0.048960514027090666,
+                   0.070319142500299659, -0.089318267773813144, 0.11088261628735159, -0.1428400379473353,
+                   0.19999949321141887, -0.33333333081073254)  # fmt: skip
+    v = u + u * (z * p)
+    return select(far, f64(1.5707963267948966) - v, v)
+
+
+@vectorisable
+def atan32(x):
+    """The angle whose tangent is x."""
+    t = fabs(x)
+    t = select(t > f32(1.8446744073709552e19), f32(1.8446744073709552e19), t)  # pi / 2 from there on
+    return copysign(f32(_angle64(f64(t), f64(f32(1.0) / t))), x)
 
 
 # --- angles of any size ----------------------------------------------------------------------------------------------
-# Of float32, computed in float64. a times 2 / pi says how many quarters of a turn there are in a, and what is left. 2 / pi is kept
-# in pieces of 24 bits, so that each product with a float32 is exact; pieces that make whole turns are skipped, five are used, and
-# that leaves 40 right bits even of the angle that is closest to a quarter (Payne and Hanek, "Radian reduction for trigonometric
-# functions", 1983). Beyond 2**49, 2**73, 2**97 and 2**121 one more piece makes whole turns only.
+# Of float32. x times 2 / pi says how many quarters of a turn there are in x, and what is left. Beyond 2**50, x is a whole number of
+# steps of 2**27 (2**53 beyond 2**76, 2**79 beyond 2**102), and of a step times 2 / pi whole turns are left out (Payne and Hanek, "Radian
+# reduction for trigonometric functions", 1983). What remains is kept in three parts, each divided by the step. Products with the first
+# two are exact, and so is their sum less whole quarters: 26 bits are right even of the angle that is closest to a quarter.
 
 
 @vectorisable
-def _piece64(a, first, second, third, fourth, fifth):
-    """a times that of five pieces in a row of 2 / pi which matters for it."""
-    zero = of_bits64(bits64(a) & i64(0))  # so that the numbers have a type wherever this is translated to
-    c = select(a < f64(562949953421312.0), zero + first, zero + second)
-    c = select(a < f64(9.444732965739290e21), c, zero + third)
-    c = select(a < f64(1.5845632502852868e29), c, zero + fourth)
-    return a * select(a < f64(2.6584559915698317e36), c, zero + fifth)
+def _part64(x, first, second, third, fourth):
+    """x times that of four numbers which belongs to the size of x."""
+    a = fabs(x)
+    zero = of_bits64(bits64(f64(x)) & i64(0))  # so that the numbers have a type wherever this is translated to
+    c = select(a < f32(1.125899906842624e15), zero + first, zero + second)
+    c = select(a < f32(7.555786372591432e22), c, zero + third)
+    return f64(x) * select(a < f32(5.070602400912918e30), c, zero + fourth)
 
 
 @vectorisable
-def _piece_c64(a):
-    """The third piece that matters."""
-    return _piece64(a, 2.937095214933759e-16, 3.2543794001732456e-23, 1.2089613708828537e-29, 5.667556795740071e-37,
-                    2.6204031112097215e-44)  # fmt: skip
+def _high64(x):
+    """The first part of the number of quarters."""
+    return _part64(x, 0.6366197690367699, -4.11976913694545e-09, -1.5037965609664283e-16, -5.434184086300878e-25)
 
 
 @vectorisable
-def _quarters_high64(a):
-    """The first two pieces, less whole turns: exact."""
-    p = _piece64(a, 0.6366197466850281, 2.5682552973194106e-08, 2.937095214933759e-16, 3.2543794001732456e-23,
-                 1.2089613708828537e-29)  # fmt: skip
-    q = _piece64(a, 2.5682552973194106e-08, 2.937095214933759e-16, 3.2543794001732456e-23, 1.2089613708828537e-29,
-                 5.667556795740071e-37)  # fmt: skip
-    return (p - f64(4.0) * floor(f64(0.25) * p)) + (q - f64(4.0) * floor(f64(0.25) * q))
+def _middle64(x):
+    """The second part."""
+    return _part64(x, 3.3308114044672266e-09, 1.6153798424311264e-17, 2.8376219159698826e-25, -2.1442872036020916e-33)
 
 
 @vectorisable
-def _quarters64(a):
-    """The nearest number of quarters of a turn, up to whole turns."""
-    return rint(_quarters_high64(a) + _piece_c64(a))
+def _shifted64(x):
+    """The number of quarters, up to whole turns, as the last bits of a number: the nearest one, or for large x one nearly as near."""
+    return (_high64(x) + _middle64(x)) + f64(6755399441055744.0)
 
 
 @vectorisable
-def _beyond64(a):
-    """The remainder, an angle from -pi / 4 to pi / 4."""
-    d = _piece64(a, 3.2543794001732456e-23, 1.2089613708828537e-29, 5.667556795740071e-37, 2.6204031112097215e-44,
-                 7.053957680880629e-52)  # fmt: skip
-    e = _piece64(a, 1.2089613708828537e-29, 5.667556795740071e-37, 2.6204031112097215e-44, 7.053957680880629e-52,
-                 1.582624282116559e-58)  # fmt: skip
-    r = ((_quarters_high64(a) - _quarters64(a)) + _piece_c64(a)) + (d + e)
+def _quarter32(x):
+    """The number of quarters, up to whole turns."""
+    return i32(bits64(_shifted64(x)) & i64(3))
+
+
+@vectorisable
+def _beyond64(x):
+    """The remainder, an angle from -0.98 to 0.98, for small x from -pi / 4 to pi / 4."""
+    low = _part64(x, 7.166494911215068e-17, -5.434184107743751e-25, 1.018166438749971e-32, -5.297650908280439e-41)
+    r = ((_high64(x) - (_shifted64(x) - f64(6755399441055744.0))) + _middle64(x)) + low
     return r * f64(1.5707963267948966)
+
+
+@vectorisable
+def _sine_of_quarter32(y, n):
+    """sin(y + n pi / 2) for |y| <= 0.98; sine and cosine are fitted to 2e-10."""
+    a = f32(y)
+    rest = f32(y - f64(a))
+    z = a * a
+    p = polynomial(z, 2.70801697912e-6, -0.0001983841325, 0.00833332785211, -0.166666666502)
+    q = polynomial(z, -2.71592143317e-7, 2.47992030381e-5, -0.00138888843133, 0.0416666666529)
+    w = f32(1.0) - f32(0.5) * z
+    sine = a + (a * z * p + rest * w)
+    cosine = w + (((f32(1.0) - w) - f32(0.5) * z) + (z * z * q - a * rest))
+    value = select((n & i32(1)) != i32(0), cosine, sine)
+    return of_bits32(i32(bits32(value) ^ i32(i32(n & i32(2)) << i32(30))))
+
+
+@vectorisable
+def sin32(x):
+    """The sine."""
+    return select(x == f32(0.0), x, _sine_of_quarter32(_beyond64(x), _quarter32(x)))
+
+
+@vectorisable
+def cos32(x):
+    """The cosine."""
+    return _sine_of_quarter32(_beyond64(x), i32(_quarter32(x) + i32(1)))
+
+
+@vectorisable
+def _tangent64(y, n):
+    """tan(y + n pi / 2)."""
+    odd = (n & i32(1)) != i32(0)
+    s = small_sine64(y)
+    c = small_cosine64(y)
+    return select(odd, -c, s) / select(odd, s, c)
+
+
+@vectorisable
+def tan32(x):
+    """The tangent."""
+    return select(x == f32(0.0), x, f32(_tangent64(_beyond64(x), _quarter32(x))))
 
 
 @vectorisable
@@ -169,39 +231,6 @@ def _of_quarter64(y, n):
     value = select(half != floor(half), small_cosine64(y), small_sine64(y))
     turns = f64(0.5) * floor(half)
     return select(turns != floor(turns), -value, value)
-
-
-@vectorisable
-def sin32(x):
-    """The sine."""
-    a = f64(fabs(x))
-    y = f32(_of_quarter64(_beyond64(a), _quarters64(a)))
-    return select(x == f32(0.0), x, select(x < f32(0.0), -y, y))
-
-
-@vectorisable
-def cos32(x):
-    """The cosine."""
-    a = f64(fabs(x))
-    return f32(_of_quarter64(_beyond64(a), _quarters64(a) + f64(1.0)))
-
-
-@vectorisable
-def _tangent64(a):
-    """tan(a) for a that is a float32, and not negative."""
-    y = _beyond64(a)
-    half = f64(0.5) * _quarters64(a)
-    odd = half != floor(half)
-    s = small_sine64(y)
-    c = small_cosine64(y)
-    return select(odd, -c, s) / select(odd, s, c)
-
-
-@vectorisable
-def tan32(x):
-    """The tangent."""
-    t = f32(_tangent64(f64(fabs(x))))
-    return select(x == f32(0.0), x, select(x < f32(0.0), -t, t))
 
 
 # Of float64: the angles of normal random numbers, from 0 to 2 pi, which are rounded to float32 only once multiplied.

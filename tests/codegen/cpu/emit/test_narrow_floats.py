@@ -19,12 +19,7 @@ from dovetail.codegen.cpu.emit.module import source_of  # noqa: E402
 from dovetail.codegen.cpu.jit import compile_now  # noqa: E402
 from dovetail.codegen.cpu.native.worker_pool import share  # noqa: E402
 from dovetail.codegen.cpu.schedule import schedule_of  # noqa: E402
-from dovetail.codegen.vecmath.memory import (  # noqa: E402
-    float16_by_integers,
-    from_float16,
-    to_float16,
-    to_float16_by_integers,
-)
+from dovetail.codegen.vecmath.memory import from_float16, to_float16, to_float16_by_integers  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -89,10 +84,9 @@ def test_rounding_is_numpys(narrow: DType, source: DType) -> None:
         np.testing.assert_array_equal(bits(cast(value, source, narrow)), bits(value.astype(narrow.np)))
 
 
-def test_instructions_and_integers_make_the_same_float16() -> None:
-    extended, truncated, wide = (vectorized(f) for f in (from_float16, to_float16, float16_by_integers))
+def test_the_instruction_and_integers_make_the_same_float16() -> None:
+    truncated, wide = vectorized(to_float16), vectorized(from_float16)
     every = np.arange(1 << 16, dtype=np.uint16)
-    np.testing.assert_array_equal(extended(every), wide(every))
     some = np.random.default_rng(7).integers(0, 1 << 32, 1 << 18, dtype=np.uint64).astype(np.uint32).view(np.float32)
     numbers = every[~np.isnan(every.view(np.float16))]
     some = [some[~np.isnan(some)], wide(numbers), np.float32([65519.996, 65520, 2**-25, 2**-24, -0.0, 1e-45])]
