@@ -56,7 +56,9 @@ def _range(start: Array, limit: Array, delta: Array) -> Array:
         raise MemoryError(f"a range of {count} elements does not fit into memory")
     dtype = np.asarray(start).dtype
     if dtype.kind in "iu":
-        return np.arange(int(start), int(start) + count * int(delta), int(delta)).astype(dtype)
+        # NumPy refuses a second number that does not fit, even where there is none.
+        kind = dtype if count > 1 else np.dtype(np.int64)
+        return np.arange(int(start), int(start) + count * int(delta), int(delta), dtype=kind).astype(dtype, copy=False)
     # Multiply rather than add repeatedly, which would accumulate rounding errors.
     return (np.arange(count, dtype=np.float64) * float(delta) + float(start)).astype(dtype)
 

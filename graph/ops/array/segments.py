@@ -15,7 +15,7 @@ from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.hooks import hooks
 from ...core.opdef import Attrs, Output, define, set_gradient
-from ...core.rows import LONG_ROW, combine_each, sum_rows
+from ...core.rows import LONG_ROW, sum_rows
 from ...core.shape import Dims, compatible, text
 from ...tensors.indexed_slices import IndexedSlices
 from ..math.arithmetic import floormod, maximum, multiply, sqrt, subtract
@@ -85,15 +85,13 @@ def combine_rows(data: Array, ids: Array, count: int, kind: str, empty: Any = No
         return out
     order = np.argsort(flat, kind="stable")
     sorted_ids = flat[order]
-    is_first = np.concatenate([[True], sorted_ids[1:] != sorted_ids[:-1]])
-    starts = np.flatnonzero(is_first)
+    starts = np.flatnonzero(np.concatenate([[True], sorted_ids[1:] != sorted_ids[:-1]]))
     if rows[0].size < LONG_ROW:
         out[sorted_ids[starts]] = combiner.ufunc.reduceat(widened(rows[order]), starts, axis=0)
         return out
-    total = widened(out)
-    total[sorted_ids[starts]] = rows[order[starts]]
-    later = order[~is_first]
-    combine_each(total, flat[later], rows[later], combiner.ufunc)
+    total, in_order = widened(out), widened(rows[order])
+    for number, some in zip(sorted_ids[starts].tolist(), np.split(in_order, starts[1:]), strict=True):
+        combiner.ufunc.reduce(some, axis=0, out=total[number])
     return total.astype(data.dtype, copy=False)
 
 

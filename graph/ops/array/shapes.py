@@ -411,8 +411,10 @@ def _invert_permutation_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence
 
 
 def _invert_permutation(x: Array) -> Array:
-    inverse = np.argsort(x, kind="stable").astype(x.dtype)
-    if not np.array_equal(x[inverse], np.arange(x.size)):
+    inverse = np.full(x.size, -1, x.dtype)
+    inside = x[(x >= 0) & (x < x.size)]
+    inverse[inside] = np.arange(x.size, dtype=x.dtype)[: inside.size]
+    if inside.size < x.size or -1 in inverse:
         raise invalid(f"{x.tolist()} is not a permutation of 0 to {x.size - 1}")
     return inverse
 

@@ -77,9 +77,9 @@ def _infer_join(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def _join(*parts: Array, separator: str) -> Array:
-    several = np.broadcast_arrays(*parts)
-    dims = several[0].shape
-    return text_array((separator.encode().join(as_bytes(p[at]) for p in several) for at in np.ndindex(dims)), dims)
+    several, between = np.broadcast_arrays(*parts), separator.encode()
+    together = zip(*(p.flat for p in several), strict=True)
+    return text_array((between.join(map(as_bytes, items)) for items in together), several[0].shape)
 
 
 define("StringJoin", _infer_join, _join, device_types=("CPU",))

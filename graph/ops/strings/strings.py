@@ -9,6 +9,7 @@ import base64
 import binascii
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from ...core.dtypes import (
     text_array,
 )
 from ...core.errors import invalid
-from ...core.farmhash import fingerprint, hash64, keyed_hash
+from ...core.farmhash import fingerprint, hash64, hashes, keyed_hash
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, choice_attr, define, typed_attr
 from ..math.static_operands import as_bytes
@@ -38,10 +39,7 @@ NUMBERS = (float32, float64, int32, int64)
 
 def each(x: Array, f: Callable[[bytes], Any], dtype: Any = object) -> Array:
     """Apply a function to each element of a string array."""
-    out = np.empty(x.shape, dtype)
-    for at, item in np.ndenumerate(x):
-        out[at] = f(as_bytes(item))
-    return out
+    return np.fromiter((f(as_bytes(item)) for item in x.flat), dtype, x.size).reshape(x.shape)
 
 
 def need_strings(tensor: Tensor) -> None:
@@ -50,22 +48,24 @@ def need_strings(tensor: Tensor) -> None:
         raise TypeError(f"the input must be strings, not {tensor.dtype.base.name}")
 
 
+def _of_each(f: Callable[..., Callable[[bytes], Any]], dtype: Any = object) -> Callable[..., Array]:
+    """A reference. `f(**attrs)` returns the function of an element."""
+    return lambda x, **attrs: each(x, f(**attrs), dtype)
+
+
 def _define(
     name: str,
-    f: Callable[..., Callable[[bytes], Any]],
+    reference: Callable[..., Array],
     result: DType = string,
     check: Callable[[Attrs], None] = lambda attrs: None,
 ) -> None:
-    """Define an elementwise op. `f(**attrs)` returns the function of an element."""
+    """Define an elementwise op."""
 
     def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         (x,) = inputs
         need_strings(x)
         check(attrs)
         return [(result, x.dims)]
-
-    def reference(x: Array, **attrs: Any) -> Array:
-        return each(x, f(**attrs), result.np)
 
     define(name, infer, reference, device_types=("CPU",))
 
@@ -85,9 +85,14 @@ def _check_buckets(attrs: Attrs) -> None:
         raise ValueError(f"key must be two numbers of 64 bits, not {key!r}")
 
 
-def _buckets(hashed: Callable[..., int]) -> Callable[..., Callable[[bytes], int]]:
-    """The function of an op that applies a 64-bit hash to the string, and to the op's key if it has one."""
-    return lambda *, num_buckets, **key: lambda item: hashed(item, **key) % num_buckets
+def _buckets(hashed: Callable[..., Any]) -> Callable[..., Array]:
+    """The reference of an op that applies a 64-bit hash to strings, and to the op's key if it has one."""
+
+    def reference(x: Array, *, num_buckets: int, **key: Any) -> Array:
+        found = hashes([as_bytes(item) for item in x.flat], partial(hashed, **key))
+        return (found % np.uint64(num_buckets)).astype(np.int64).reshape(x.shape)
+
+    return reference
 
 
 _define("StringToHashBucket", _buckets(hash64), int64, _check_buckets)
@@ -192,7 +197,7 @@ def _as_string(x: Array, *, precision: int, scientific: bool, shortest: bool, wi
             form if math.isfinite(number) else form.replace("%0", "%")
         ) % number  # inf and nan are not padded with zeros
 
-    return text_array((written(item).encode() for _, item in np.ndenumerate(x)), x.shape)
+    return text_array((written(item).encode() for item in x.flat), x.shape)
 
 
 define("AsString", _infer_as_string, _as_string, device_types=("CPU",))
@@ -265,16 +270,16 @@ def _base64(*, pad: bool) -> Callable[[bytes], bytes]:
     return lambda item: base64.urlsafe_b64encode(item) if pad else base64.urlsafe_b64encode(item).rstrip(b"=")
 
 
-_define("StringStrip", lambda: bytes.strip)
-_define(
-    "StringLower", lambda *, encoding="": _in_letters(str.lower) if encoding else bytes.lower, check=_check_encoding
-)
-_define(
-    "StringUpper", lambda *, encoding="": _in_letters(str.upper) if encoding else bytes.upper, check=_check_encoding
-)
-_define("StringLength", _length, int32, check_unit)
-_define("EncodeBase64", _base64)
-_define("DecodeBase64", _unbase64)
+def _letters(of_text: Callable[[str], str], of_bytes: Callable[[bytes], bytes]) -> Callable[..., Array]:
+    return _of_each(lambda *, encoding="": _in_letters(of_text) if encoding else of_bytes)
+
+
+_define("StringStrip", _of_each(lambda: bytes.strip))
+_define("StringLower", _letters(str.lower, bytes.lower), check=_check_encoding)
+_define("StringUpper", _letters(str.upper, bytes.upper), check=_check_encoding)
+_define("StringLength", _of_each(_length, np.int32), int32, check_unit)
+_define("EncodeBase64", _of_each(_base64))
+_define("DecodeBase64", _of_each(_unbase64))
 
 
 def string_strip(input: TensorLike, name: str | None = None) -> Tensor:

@@ -26,34 +26,48 @@ from ....graph.resources.resource_manager import Context
 # --- keeping boxes ----------------------------------------------------------------------------------------------------
 
 
-def _overlaps(boxes: Array, i: int, others: list[int]) -> Array:
-    """The share of intersection and union of a box with others. Corners may come in any order."""
+def _overlaps(boxes: Array) -> Callable[[Any, Any], Array]:
+    """A function of the numbers of some boxes and of others, which gives the shares of intersections and unions of each with one of these.
+
+    Corners of boxes may come in any order.
+    """
     low = np.minimum(boxes[:, :2], boxes[:, 2:])
     high = np.maximum(boxes[:, :2], boxes[:, 2:])
     areas = (high - low).prod(1)
-    common = np.maximum(np.minimum(high[i], high[others]) - np.maximum(low[i], low[others]), 0).prod(1)
-    whole = areas[i] + areas[others] - common
-    good = (areas[i] > 0) & (areas[others] > 0)
-    return np.where(good, common / np.where(good, whole, 1), 0)
+
+    def shares(some: Any, others: Any) -> Array:
+        common = np.maximum(np.minimum(high[some], high[others]) - np.maximum(low[some], low[others]), 0).prod(1)
+        whole = areas[some] + areas[others] - common
+        good = (areas[some] > 0) & (areas[others] > 0)
+        return np.where(good, common / np.where(good, whole, 1), 0)
+
+    return shares
 
 
 def _kept(
-    scores: Array, most: int, threshold: float, least: float, sigma: float, alike: Callable[[int, list[int]], Array]
+    scores: Array, most: int, threshold: float, least: float, sigma: float, alike: Callable[[Any, Any], Array]
 ) -> tuple[list[int], list[float]]:
-    """Best first, those that overlap no better one by more than the threshold; with `sigma`, scores fall by how much they do."""
+    """Best first, those that overlap no better one by more than the threshold; with `sigma`, scores fall by how much they do.
+
+    `alike`: how much some overlap others, which are chosen.
+    """
+    chosen: list[int] = []
+    if sigma <= 0:
+        rest = np.flatnonzero(scores > least)
+        rest = rest[np.argsort(-scores[rest], kind="stable")]
+        while rest.size and len(chosen) < most:
+            chosen.append(int(rest[0]))
+            rest = rest[1:][~(alike(rest[1:], rest[0]) > threshold)]
+        return chosen, scores[chosen].tolist()
     waiting = [(-float(s), i, 0) for i, s in enumerate(scores) if s > least]
     heapq.heapify(waiting)
-    chosen: list[int] = []
     values: list[float] = []
     while waiting and len(chosen) < most:
         negative, i, seen = heapq.heappop(waiting)
         score = -negative
         if seen < len(chosen):
             near = alike(i, chosen[seen:])
-            if sigma > 0:
-                score *= float(np.where(near <= threshold, np.exp(-0.5 / sigma * near**2), 0).prod())
-            elif (near > threshold).any():
-                continue
+            score *= float(np.where(near <= threshold, np.exp(-0.5 / sigma * near**2), 0).prod())
         if score == -negative:
             chosen.append(i)
             values.append(score)
@@ -83,10 +97,8 @@ def _suppression(
     _check_boxes(boxes, scores, 4, most)
     if not 0 <= float(threshold) <= 1:
         raise invalid(f"iou_threshold must be in [0, 1], not {float(threshold)}")
-    corners = boxes.astype(np.float64)
-    chosen, values = _kept(
-        scores, int(most), float(threshold), float(least), float(sigma), lambda i, others: _overlaps(corners, i, others)
-    )
+    alike = _overlaps(boxes.astype(np.float64))
+    chosen, values = _kept(scores, int(most), float(threshold), float(least), float(sigma), alike)
     count = len(chosen)
     if pad_to_max_output_size:
         chosen, values = chosen + [0] * (int(most) - count), values + [0.0] * (int(most) - count)
@@ -119,7 +131,9 @@ def _check_operands(boxes: Tensor, scores: Tensor, most: Tensor, rest: Sequence[
 
 def _by_overlaps(overlaps: Array, scores: Array, most: Array, threshold: Array, least: Array) -> Array:
     _check_boxes(overlaps, scores, None, most)
-    chosen, _ = _kept(scores, int(most), float(threshold), float(least), 0.0, lambda i, others: overlaps[i, others])
+    chosen, _ = _kept(
+        scores, int(most), float(threshold), float(least), 0.0, lambda some, others: overlaps[some, others]
+    )
     return np.array(chosen, np.int32)
 
 

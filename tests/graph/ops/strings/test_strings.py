@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.graph.core.farmhash import hash64, keyed_hash
+from dovetail.graph.core.farmhash import fingerprint, hash64, hashes, keyed_hash
 
 
 @pytest.fixture(autouse=True)
@@ -198,3 +200,15 @@ def test_shapes_are_known():
     assert tf.reduce_join(x).shape.as_list() == []
     assert tf.substr(x, 0, 1).shape.as_list() == [None, 3]
     assert tf.string_split(tf.placeholder(tf.string, [None])).values.shape.as_list() == [None]
+
+
+@pytest.mark.parametrize(
+    "hashed", [fingerprint, hash64, partial(keyed_hash, key=(1 << 63, 7))], ids=["fast", "old", "keyed"]
+)
+def test_hashes_of_many_strings_are_those_of_each(hashed) -> None:
+    rng = np.random.default_rng(0)
+    texts = [rng.bytes(length) for length in range(200) for _ in range(20 if length % 3 else 3)]
+    rng.shuffle(texts)
+    texts += [b"\xff" * length for length in range(150)]
+    assert hashes(texts, hashed).tolist() == [hashed(text) for text in texts]
+    assert hashes([], hashed).shape == (0,)
