@@ -251,7 +251,7 @@ class Server:
             data_folders=None if self._keys is not None else tuple(filter(None, setting("DOVETAIL_DATA_FILES").split(":"))),
         )  # fmt: skip
         self._step_handlers = StepHandlers(self._worker, responder)
-        self._exchange.worker = self._worker
+        self._exchange.worker, self._worker.on_tensors = self._worker, self._exchange.on_tensors
         self._began = time.monotonic()
         self._watchdog = Watchdog(setting("DOVETAIL_STALL_S"))
         self._load = Load()

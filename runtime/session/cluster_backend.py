@@ -199,8 +199,6 @@ def reset_cluster(address: str, containers: Sequence[str], config: ConfigProto) 
 ColocatedPart: TypeAlias = tuple[Worker, str, TaskPart]
 """A part of a step whose server is in this process: the server's worker, its address, the part."""
 _Outcomes: TypeAlias = deque[tuple[str, Outcome, Recorder | None]]
-# Those of a step without a part in this process.
-_NONE: _Outcomes = deque()
 
 
 class StepCall:
@@ -228,10 +226,9 @@ class StepCall:
         self.colocated = colocated
         self.gathered = gathered
         self.values: dict[str, Any] = {}
-        self.outcomes = deque() if colocated else _NONE
+        self.outcomes: _Outcomes = deque()
         waits = partial(_waits_of, number, colocated, self.outcomes) if colocated else tuple
-        patience_s = backend.config.peer_timeout_s
-        self.pending = PendingReplies(remote, patience_s, limit_s, "step", number, waits)
+        self.pending = PendingReplies(remote, backend.config.peer_timeout_s, limit_s, "step", number, waits)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run the step, and return the values of its fetches by name. OpError: it failed, and was aborted on all tasks."""
@@ -247,6 +244,9 @@ class StepCall:
                 for address, reply in messages:
                     if reply.fields.get("request") == self.number and address in self.pending.owing:
                         self._take(address, reply)
+                    elif reply.kind == "tensors" and reply.fields["step"] == self.number:
+                        for worker, *_ in list(self.colocated.values()):
+                            worker.on_tensors(b"", reply)
         except BaseException as e:  # also Ctrl-C: anything that ends the wait must abort the step on all tasks
             self._abort(e)
             raise
@@ -259,6 +259,8 @@ class StepCall:
             fields = {"request": number, "step": number, "program": part.program, "feeds": part.feeds}
             if self.gathered is not None:
                 fields["trace"] = True
+            if len(self.colocated) == 1:
+                fields["client_task"] = next(iter(self.colocated))
             message = Message("run", fields, tuple(map(feeds.__getitem__, part.feeds)))
             self.pending.send(self.connections, address, message)
         if not self.colocated:

@@ -52,7 +52,7 @@ from .tensors import (
     unpack_tensor,
 )
 
-VERSION = 12  # one byte; messages of another version are refused with an error that names both
+VERSION = 13  # one byte; messages of another version are refused with an error that names both
 
 #: A tensor of at most this many bytes is in the header, as long as those of a message need no more than `MAX_INLINE` together.
 INLINE_BYTES = 4096

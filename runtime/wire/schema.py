@@ -178,6 +178,7 @@ _MEMBER = "task str, group str, token int"
 
 #: Every kind of message. Besides its reply, `create_session` gets `waiting` while tasks are missing, `run` gets `trace` before a
 #: traced `done` (its notes are `Notes` of `observability/step_notes.py`), and `missing` gets `accounted` on the connection of the tensors.
+#: Small `tensors` for the `client_task` of a `run`, a task in the client's process, take the connection of that `run`.
 KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("hello", "any > any: hello", "memory? reference, readable bool, stream? bool"),
     _row("stream_offer", "server > any: stream_connected", "way str, name str, token str"),
@@ -231,10 +232,10 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("missing", "worker > worker: coming", "step int, task str, channels channel[]"),
     _row("coming", "worker > worker, back", "step int, task str, known bool, channels channel[], left int"),
     _row("accounted", "worker > worker", "step int, task str, channels channel[]"),
-    _row("run", "client > worker: done", "request int, step int, program str, feeds str[], trace? bool", tensors=True),
+    _row("run", "client > worker: done", "request int, step int, program str, feeds str[], trace? bool, client_task? str", tensors=True),
     _row("trace", "worker > client, back", "request int, notes bytes"),
     _row("done", "worker > client, back", "request int, fetches str[]", tensors=True, given=True),
-    _row("tensors", "worker > worker", "step int, channels channel[], without empty[]", tensors=True),
+    _row("tensors", "worker > any", "step int, channels channel[], without empty[]", tensors=True),
     _row("collective_join", "worker > worker: collective_join", _MEMBER),
     _row("collective_part", "worker > worker", f"{_MEMBER}, instance str, run int, sender int, to int, tag int, what str", tensors=True),
     _row("collective_wake", "worker > worker", f"{_MEMBER}, instance str"),

@@ -103,7 +103,6 @@ Finish: TypeAlias = Callable[[Outcome], None]
 """Called once, with how it ended."""
 ABSENT = object()
 """A step returns it for a tensor that has not arrived."""
-_EMPTY = None  # the value of a control message
 
 
 class Step(Protocol):
@@ -238,7 +237,7 @@ class Executor:
                         slots[now.slot] = value
                 elif type(now) is Send:
                     channel = f"{now.channel}{self.suffix}" if self.suffix else now.channel
-                    step.give(now.destination, channel, slots[now.slot] if now.slot >= 0 else _EMPTY, now.more)
+                    step.give(now.destination, channel, slots[now.slot] if now.slot >= 0 else None, now.more)
                     for i in now.frees:
                         slots[i] = None
                 elif type(now) is Predicated:

@@ -53,9 +53,7 @@ class StepHandlers:
             return
         feeds = dict(zip(names, tensors, strict=True))
         recorder = Recorder() if fields.get("trace") else None
-        size = 0
-        for tensor in tensors:
-            size += tensor.nbytes
+        size = sum([tensor.nbytes for tensor in tensors])
         if self.running or size > self._most_bytes.most:  # otherwise it is within the limits
             try:
                 self._check_limits(self._client_of(peer, program), size)
@@ -69,7 +67,7 @@ class StepHandlers:
         self.running[step] = peer, self._client_of(peer, program), size
         # No closure: its variables would be cells, which inline steps, too, would pay for.
         finish = partial(self._finish, peer, request, step, recorder)
-        self._worker.start(step, program, feeds, finish, recorder=recorder)
+        self._worker.start(step, program, feeds, finish, recorder=recorder, client=(fields.get("client_task"), peer))
 
     def _client_of(self, peer: bytes, program: str) -> str | bytes:
         return self.responder.endpoint.owner(peer) or self._worker.client_of(program) or peer
@@ -98,8 +96,7 @@ class StepHandlers:
             self.responder.reply(peer, Message("done", fields, tuple(outcome.values())))
 
     def on_abort(self, peer: bytes, message: Message) -> None:
-        fields = message.fields
-        self._worker.abort(fields["step"], fields["reason"], fields["code"])
+        self._worker.abort(message.fields["step"], message.fields["reason"], message.fields["code"])
 
     def runs(self, peer: bytes, step: int) -> bool:
         """Whether a part of a step runs here for the client at `peer`."""

@@ -18,6 +18,8 @@ short: the thread that made it ready may be the I/O thread, which must hear that
 Sends are coalesced. A message costs as much as some tens of KiB, mostly for waking the receiver. So a tensor waits for the next one
 that its program sends to the same task, as long as that hardly delays the receiver: if it comes before the program may pause, and soon,
 as measured in earlier steps. On a network, a large tensor is sent at once, so that its transfer overlaps the computation that follows.
+
+Small tensors for a task in the client's process go to the client: no other thread has to be woken, and to wake that of the client then.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from typing import Any, Final, Protocol
 from ...codegen.ir.partition import RecvTensor
 from ...codegen.ir.program import Call, Program
 from ...placer.partition.partitioned_graph import task_of
-from ..wire.messages import ChannelKey
+from ..wire.messages import INLINE_BYTES, ChannelKey
 from .executor import Executor, Finish, Outcome, run_calmly
 
 SHORT_S: Final = 300e-6  # a segment up to this is short: a hand-over to another thread costs about as much
@@ -179,7 +181,7 @@ class StepOwner(Protocol):
     run_queues: RunQueues
     reader_of: Callable[[str], int]
 
-    def send(self, task: str, number: int, values: Mapping[ChannelKey, Any]) -> None: ...
+    def send(self, task: str, number: int, values: Mapping[ChannelKey, Any], *client: bytes) -> None: ...
     def want(self, number: int, session: str, receives: Sequence[RecvTensor]) -> None: ...
     def step_ended(self, number: int, outcome: Outcome) -> None: ...
 
@@ -191,6 +193,7 @@ class StepRunner:
     Args:
         _resume: passes the call that resumes a program to some thread; None: this thread or the pool makes it.
         _waiter: the identifier of the thread that waits for the part, its only program; 0: it has several, or another process waits.
+        _client: a task in the process of the client, or None, and the client's connection.
     """
 
     _worker: StepOwner
@@ -199,6 +202,7 @@ class StepRunner:
     _finish: Finish
     _resume: Callable[[Callable[[], None]], None] | None
     _waiter: int = 0
+    _client: tuple[str | None, bytes] = (None, b"")
 
     # --- threads -----------------------------------------------------------------------------------------------------
 
@@ -259,6 +263,8 @@ class StepRunner:
         large = getattr(value, "nbytes", 0) >= LARGE_BYTES and not worker.reader_of(task)
         if waits and not large:
             queue.coalesced[task] = since, together
+        elif task == self._client[0] and all(getattr(v, "nbytes", 0) <= INLINE_BYTES for v in together.values()):
+            worker.send(task, self._number, together, self._client[1])
         else:
             worker.send(task, self._number, together)
 

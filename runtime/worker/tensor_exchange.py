@@ -46,8 +46,8 @@ class TensorExchange:
 
     # --- tensors -----------------------------------------------------------------------------------------------------
 
-    def push(self, task: str, step: int, values: Mapping[ChannelKey, Any]) -> None:
-        """Send tensors of one step to a task, in one message. Control edges and dead values are sent without a tensor."""
+    def push(self, task: str, step: int, values: Mapping[ChannelKey, Any], client: bytes = b"") -> None:
+        """Send tensors of one step to a task, or to a `client` in its process. Control edges and dead values are sent without a tensor."""
         channels, tensors, without, loans, size = [], [], [], [], 0
         for channel, value in values.items():
             if type(value) is Outgoing:
@@ -65,8 +65,11 @@ class TensorExchange:
                 size += value.nbytes
         self.traffic.sent(task, size)
         fields = {"step": step, "channels": tuple(channels), "without": tuple(without)}
-        if channels or without:
-            self._responder.send(task, Message("tensors", fields, tuple(tensors)))
+        message = Message("tensors", fields, tuple(tensors))
+        if client:
+            self._responder.reply(client, message)
+        elif channels or without:
+            self._responder.send(task, message)
         if loans:
             self._tell(task, "gpu_loans", {"step": step, "task": self._responder.task, "loans": loans})
 

@@ -32,7 +32,7 @@ from ..observability.metrics import LAST_STEPS
 from ..observability.step_notes import Recorder
 from ..rpc.failure_detection import AwaitedTensors
 from ..shared_memory.remote_variables import RemoteVariables, VariableName, Want, denied_error, unknown_error, wants_of
-from ..wire.messages import ChannelKey
+from ..wire.messages import ChannelKey, Message
 from .executor import Executor, Finish, Outcome, ignore_numpy_warnings
 from .registration import Registration
 from .replication import Replicator
@@ -75,7 +75,7 @@ class Worker:
 
     Args:
         task: `/job:ps/replica:0/task:0`.
-        push: (task, step, values by channel): sends tensors to another task.
+        push: (task, step, values by channel, and the connection of a client in its process): sends tensors to another task.
         reader_of: the process of a task if it reads this one's memory, so that sending it a large tensor costs no more than a small one;
             else 0.
         collectives: runs its collective ops with those of other tasks. None: there are no other tasks.
@@ -90,11 +90,12 @@ class Worker:
         pool: runs segments that are not short; None: the thread that starts a step runs everything.
         run_queues: the run queue of each thread.
         replicator: keeps the variables at a second task; None: nothing does.
+        on_tensors: takes a message of tensors that has come to a client in this process.
     """
 
     def __init__(
         self, task: str, devices: Sequence[DeviceInfo], *, threads: int = 0, default_container: str = "",
-        push: Callable[[str, int, Mapping[ChannelKey, Any]], None] = _nowhere,
+        push: Callable[..., None] = _nowhere,
         reader_of: Callable[[str], int] = lambda task: 0, wake: Callable[[str], None] = lambda task: None,
         ask: Callable[[str, int, int, str, Sequence[Want]], None] | None = None, lends: Callable[[str], bool] | None = None,
         collectives: CollectiveContext | None = None, resources: Resources | None = None,
@@ -111,6 +112,7 @@ class Worker:
         self.default_container = default_container
         self._make_state = make_state
         self._out = push
+        self.on_tensors: Callable[[bytes, Message], None] = lambda peer, message: None
         self.reader_of = reader_of
         self._ask = ask
         self._lends = lends
@@ -221,6 +223,7 @@ class Worker:
     def start(
         self, number: int, handle: str, feeds: Mapping[str, Any], finish: Finish,
         resume: Callable[[Callable[[], None]], None] | None = None, *, recorder: Recorder | None = None, waiter: int = 0,
+        client: tuple[str | None, bytes] = (None, b""),
     ) -> None:  # fmt: skip
         """Run this task's part of a step.
 
@@ -229,7 +232,7 @@ class Worker:
             finish: called with the fetched values or the error, in the thread that ends the part.
             resume: takes calls that continue the part when another step resumes it; None: that step's thread or the pool does it.
             recorder: records the events of the step; None: it is not traced.
-            waiter: see `StepRunner`.
+            waiter, client: see `StepRunner`.
         """
         registered = self._registered.get(handle)
         if self.replicator is not None:
@@ -237,7 +240,8 @@ class Worker:
         if registered is None:
             finish(unknown_error(self.task, f"program {handle}"))
             return
-        running = StepRunner(self, number, registered, finish, resume, waiter if len(registered.programs) == 1 else 0)
+        waiter = waiter if len(registered.programs) == 1 else 0
+        running = StepRunner(self, number, registered, finish, resume, waiter, client)
         try:
             if recorder is None:
                 step = TaskStep(number, registered.session, registered.programs, feeds, running)
@@ -353,9 +357,9 @@ class Worker:
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
-    def send(self, task: str, number: int, values: Mapping[ChannelKey, Any]) -> None:
-        """Send tensors of a step, and remember that they were sent."""
-        self._out(task, number, values)
+    def send(self, task: str, number: int, values: Mapping[ChannelKey, Any], *client: bytes) -> None:
+        """Send tensors of a step, and remember that they were sent. The arguments are those of `push`."""
+        self._out(task, number, values, *client)
         step = self._steps.get(number)
         if step is not None:  # else it has ended
             for channel in values:

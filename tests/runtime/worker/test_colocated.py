@@ -24,7 +24,7 @@ from dovetail.runtime.worker.step_scheduler import (
     Segment,
     StepRunner,
 )
-from dovetail.runtime.worker.worker import Worker
+from dovetail.runtime.worker.worker import Worker, servers as registry
 
 
 @pytest.fixture
@@ -195,6 +195,33 @@ def test_time_in_which_nobody_listened_makes_nobody_dead(monkeypatch: pytest.Mon
     asked: dict[str, tuple[str, Message]] = {"ps:1": ("/job:ps", Message("status"))}
     with pytest.raises(dt.errors.UnavailableError, match=r"/job:ps at ps:1 has not answered for 6\.0 s"):
         pending_call.call_all(Silent(), asked, 5.0, None, meanwhile=meanwhile)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("size", "by_client"), [(4, True), (5000, False)])
+def test_small_tensors_for_the_clients_task_come_to_the_client(
+    servers: list[dt.train.Server], monkeypatch: pytest.MonkeyPatch, size: int, by_client: bool
+) -> None:
+    worker = servers[2]._worker
+    monkeypatch.delitem(registry, servers[0].address)  # as if it were in another process
+    came: list[str] = []
+    take, handle = worker.on_tensors, servers[2]._handlers["tensors"]
+    monkeypatch.setattr(worker, "on_tensors", lambda *given: (came.append("client"), take(*given)))
+    monkeypatch.setitem(servers[2]._handlers, "tensors", lambda *given: (came.append("server"), handle(*given)))
+    with dt.Graph().as_default():
+        with dt.device("/job:ps/task:0"):
+            x = dt.placeholder(dt.float32, [None])
+            y, late = dt.square(x), dt.reduce_sum(x) < 0.0
+        with dt.device("/job:worker"):
+            z = y + 1.0
+            with dt.control_dependencies([dt.Assert(late, ["negative"])]):
+                bad = dt.identity(z)
+        with dt.Session(servers[2].target) as session:
+            for k in range(3):
+                np.testing.assert_array_equal(session.run(z, {x: np.full(size, k, "f")}), np.full(size, k * k + 1.0))
+            assert came == ["client" if by_client else "server"] * 3
+            with pytest.raises(dt.errors.InvalidArgumentError, match="negative"):
+                session.run(bad, {x: np.ones(size, "f")})
+            np.testing.assert_array_equal(session.run(z, {x: np.zeros(size, "f")}), np.ones(size))
 
 
 class Putting:
