@@ -7,6 +7,7 @@ Names such as `s3://bucket/file`, `gs://bucket/file` and `memory://file` are fil
 from __future__ import annotations
 
 import glob as _glob
+import io
 import os
 import shutil
 from collections.abc import Iterator
@@ -28,12 +29,33 @@ class FileStatistics(NamedTuple):
     is_directory: bool
 
 
+class _TextFile(io.TextIOWrapper):
+    """A file of text, to which bytes can also be written."""
+
+    def write(self, data: str | bytes) -> int:
+        if isinstance(data, str):
+            return super().write(data)
+        self.flush()
+        self.buffer.write(data)
+        return len(data)
+
+
+class _BinaryFile(io.BufferedWriter):
+    """A file of bytes, to which text can also be written, as UTF-8."""
+
+    def write(self, data: Any) -> int:
+        return super().write(data.encode() if isinstance(data, str) else data)
+
+
 def GFile(name: str, mode: str = "r") -> IO[Any]:
-    """Open a file. Text is UTF-8. NotFoundError: the file does not exist."""
+    """Open a file. Text is UTF-8. Both kinds of files take text and bytes alike. NotFoundError: the file does not exist."""
     try:
-        return path_of(name).open(mode, encoding=None if "b" in mode else "utf-8")
+        opened: Any = path_of(name).open(mode if "b" in mode else f"{mode}b")
     except FileNotFoundError as e:
         raise NotFoundError.of(f"{name}; No such file or directory") from e
+    if "b" not in mode:
+        return _TextFile(opened, "utf-8")
+    return _BinaryFile(opened) if mode[0] in "wa" and "+" not in mode else opened
 
 
 Open = FastGFile = GFile

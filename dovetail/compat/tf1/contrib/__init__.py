@@ -2,7 +2,8 @@
 
 Most modules give other parts of Dovetail under their first names: `cluster_resolver`, `data`, `distribute`, `framework`, `lookup`,
 `losses`, `metrics`, `opt`, `rnn`. These define something: `layers` (by `networks`, `norms`, `plain_layers`, `regularizers`), `arg_scope`,
-`evaluation`, `hparams`, `legacy_seq2seq`, `seq2seq`, `slim`, `training`, `util`, `utils`, `variables`. No other package imports it.
+`evaluation`, `hparams`, `learn`, `legacy_seq2seq`, `seq2seq`, `slim`, `training`, `util`, `utils`, `variables`. No other package imports
+it.
 """
 
 from typing import Any
@@ -14,6 +15,7 @@ from . import (
     distribute,
     framework,
     layers,
+    learn,
     legacy_seq2seq,
     lookup,
     losses,
@@ -38,6 +40,7 @@ __all__ = [
     "distribute",
     "framework",
     "layers",
+    "learn",
     "legacy_seq2seq",
     "lookup",
     "losses",

@@ -13,7 +13,7 @@ PUBLIC = (
 )  # fmt: skip
 """Where a name that an inner module lacks is looked for, to be named in the error."""
 
-FILES = ("contrib.learn", "examples", "models")
+FILES = ("contrib.learn.datasets", "contrib.learn.python", "examples", "models")
 """Parts of TensorFlow's repository that programs import and that are Python alone, such as readers of data: they come from the path,
 as `tensorflow/examples/...`."""
 

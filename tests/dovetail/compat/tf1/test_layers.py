@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +28,14 @@ def net(x: tf.Tensor, training: object) -> tf.Tensor:
     h = tf.layers.average_pooling2d(h, 2, 2)
     h = tf.layers.dropout(tf.layers.flatten(h), 0.5, training=training)
     return tf.layers.dense(h, 3, name="logits", kernel_regularizer=lambda w: 0.5 * tf.nn.l2_loss(w))
+
+
+@pytest.mark.parametrize("made", [tf.layers.Dense, tf.keras.layers.Dense, lambda n, **k: tf.layers.Conv2D(n, 3, **k)])
+def test_a_layer_without_bias_has_none(made: Callable[..., Any]) -> None:
+    assert made(2, use_bias=False).bias is None
+    with_bias = made(2)
+    with_bias(tf.zeros([1, 4, 4, 3]))
+    assert with_bias.bias.shape == [2] and len(with_bias.weights) == 2
 
 
 def test_names_reuse_and_collections() -> None:

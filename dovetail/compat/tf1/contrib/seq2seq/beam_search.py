@@ -19,7 +19,7 @@ from .....graph.core.graph import Tensor
 from .....graph.core.nest import flatten, map_structure
 from .....graph.core.shape import TensorShape
 from .....graph.ops.array.concat_stack import concat, stack
-from .....graph.ops.array.creation import fill, zeros
+from .....graph.ops.array.creation import fill, ones_like, zeros, zeros_like
 from .....graph.ops.array.embedding import embedding_lookup
 from .....graph.ops.array.gather import gather_nd, one_hot, reverse
 from .....graph.ops.array.padding import tile
@@ -27,13 +27,15 @@ from .....graph.ops.array.ranges import range as numbers
 from .....graph.ops.array.shapes import expand_dims, reshape, shape, size
 from .....graph.ops.array.sorting import top_k
 from .....graph.ops.control.tensor_array import TensorArray
-from .....graph.ops.math.arithmetic import floordiv, floormod
+from .....graph.ops.math.arithmetic import floordiv, floormod, minimum
 from .....graph.ops.math.cast import cast
 from .....graph.ops.math.compare import equal, greater, less, logical_and, logical_not, logical_or, where
-from .....graph.ops.math.reduce import reduce_all, reduce_max
+from .....graph.ops.math.elementwise import log
+from .....graph.ops.math.reduce import reduce_all, reduce_max, reduce_mean, reduce_sum
 from .....graph.ops.math.scan import cumsum
 from .....graph.ops.nn.softmax import log_softmax
 from ...rnn.cells import batch_of
+from .attention import AttentionWrapperState
 from .decoding import Decoder
 
 
@@ -44,6 +46,7 @@ class BeamSearchDecoderState(NamedTuple):
     log_probs: Any
     finished: Any
     lengths: Any
+    accumulated_attention_probs: Any = ()
 
 
 class BeamSearchDecoderOutput(NamedTuple):
@@ -124,10 +127,12 @@ class BeamSearchDecoder(Decoder):
         output_layer: for what the cell puts out, such as `dt.layers.Dense(words)`; None: none.
         length_penalty_weight: scores are divided by `((5 + length) / 6) ** weight` (Wu and others, 2016);
             0: they are sums of log probabilities.
+        coverage_penalty_weight: scores of ended sequences get `weight * sum(log(min(attention, 1)))` added, where `attention` is what
+            each place of the memory got in all steps (the same paper); 0: nothing. The cell must be an `AttentionWrapper`.
         reorder_tensor_arrays: accepted: a TensorArray in the state, as of `alignment_history`, is refused.
 
     Raises:
-        ValueError: a TensorArray in the state; `start_tokens` is no vector, or `end_token` no scalar.
+        ValueError: a TensorArray in the state; `start_tokens` is no vector, or `end_token` no scalar; a coverage penalty without attention.
 
     >>> decoder = seq2seq.BeamSearchDecoder(cell, table, start_tokens, END, seq2seq.tile_batch(state, 5), beam_width=5)
     >>> outputs, state, lengths = seq2seq.dynamic_decode(decoder, maximum_iterations=50)
@@ -144,10 +149,11 @@ class BeamSearchDecoder(Decoder):
         beam_width: int,
         output_layer: Any = None,
         length_penalty_weight: float = 0.0,
+        coverage_penalty_weight: float = 0.0,
         reorder_tensor_arrays: bool = True,
     ) -> None:
         self._cell, self._output_layer, self._beams = cell, output_layer, beam_width
-        self._penalty = length_penalty_weight
+        self._penalty, self._coverage = length_penalty_weight, coverage_penalty_weight
         self._embed = embedding if callable(embedding) else lambda ids: embedding_lookup(embedding, ids)
         start = convert(start_tokens, int32, name="start_tokens")
         self._end = convert(end_token, int32, name="end_token")
@@ -189,7 +195,8 @@ class BeamSearchDecoder(Decoder):
         only = zeros([self._batch], int32)
         finished = one_hot(only, self._beams, False, True, dtype=bool_)
         log_probs = one_hot(only, self._beams, convert(0.0, kind), convert(-np.inf, kind), dtype=kind)
-        state = BeamSearchDecoderState(self._initial, log_probs, finished, zeros([self._batch, self._beams], int64))
+        lengths = zeros([self._batch, self._beams], int64)
+        state = BeamSearchDecoderState(self._initial, log_probs, finished, lengths, self._attention(self._initial))
         return finished, self._start_inputs, state
 
     def step(self, time: Any, inputs: Any, state: Any, name: str | None = None) -> tuple[Any, Any, Any, Any]:
@@ -219,10 +226,14 @@ class BeamSearchDecoder(Decoder):
         stays = one_hot(self._end, words, convert(0.0, kind), convert(kind.min, kind), dtype=kind)
         over = expand_dims(state.finished, 2)
         spread = logical_and(over, fill(shape(log_probs), True))
-        log_probs = where(spread, stays + 0 * log_probs, log_probs)
+        log_probs = where(spread, stays + zeros_like(log_probs), log_probs)
         total = expand_dims(state.log_probs, 2) + log_probs
         longer = cast(logical_and(logical_not(over), one_hot(self._end, words, False, True, dtype=bool_)), int64)
         scores = self._scores(total, expand_dims(state.lengths, 2) + longer)
+        attended = self._attention(inside)
+        if isinstance(attended, Tensor):
+            attended = state.accumulated_attention_probs + attended * cast(logical_not(over), attended.dtype.base)
+            scores += self._coverage_penalty(attended, state.finished)
         best, at = top_k(reshape(scores, [self._batch, -1]), self._beams)
         best.set_shape([_known(self._batch), self._beams])
         word, beam = floormod(at, words), floordiv(at, words)
@@ -230,7 +241,9 @@ class BeamSearchDecoder(Decoder):
         before = _picked(state.finished, beam)
         lengths = _picked(state.lengths, beam) + cast(logical_not(before), int64)
         moved = map_structure(lambda x: _picked(x, beam) if x.shape.rank else x, inside)
-        after = BeamSearchDecoderState(moved, chosen, logical_or(before, equal(word, self._end)), lengths)
+        ended = logical_or(before, equal(word, self._end))
+        attended = map_structure(lambda x: _picked(x, beam), attended)
+        after = BeamSearchDecoderState(moved, chosen, ended, lengths, attended)
         return BeamSearchDecoderOutput(best, word, beam), after
 
     def _scores(self, log_probs: Tensor, lengths: Tensor) -> Tensor:
@@ -238,6 +251,23 @@ class BeamSearchDecoder(Decoder):
             return log_probs
         penalty = ((5.0 + cast(lengths, log_probs.dtype.base)) / 6.0) ** self._penalty
         found: Tensor = log_probs / penalty
+        return found
+
+    def _attention(self, state: Any) -> Any:
+        """What a step attended to, `[batch, beams, time]`, the mean of all mechanisms; without a coverage penalty ()."""
+        if isinstance(self._coverage, (int, float)) and self._coverage == 0:
+            return ()
+        wrapped = [state] if isinstance(state, AttentionWrapperState) else state
+        found = [s.alignments for s in wrapped if isinstance(s, AttentionWrapperState)]
+        if not found:
+            raise ValueError("coverage_penalty_weight must be 0.0 if no cell is attentional.")
+        return reduce_mean(stack([reduce_mean(stack(a), 0) if isinstance(a, tuple) else a for a in found]), 0)
+
+    def _coverage_penalty(self, attended: Tensor, finished: Tensor) -> Tensor:
+        """What ended sequences `[batch, beams, 1]` lose for places of the memory that they did not attend to."""
+        inside = where(equal(attended, 0.0), ones_like(attended), attended)  # 0: behind the end of the memory
+        missed = reduce_sum(log(minimum(inside, 1.0)), 2, keepdims=True)
+        found: Tensor = missed * expand_dims(cast(finished, missed.dtype.base), 2) * self._coverage
         return found
 
     def _split(self, x: Any) -> Any:

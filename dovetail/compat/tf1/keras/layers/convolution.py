@@ -76,6 +76,7 @@ class _Conv(Layer):
         self.data_format = data_format_of(data_format)
         self.activation = activations.get(activation)
         self.use_bias = use_bias
+        self.bias: Any = None
         self.kernel_initializer = initializers.get(kernel_initializer)
         self.bias_initializer = initializers.get(bias_initializer)
         self.kernel_regularizer = regularizers.get(kernel_regularizer)

@@ -1,6 +1,7 @@
 """Names of `tf.contrib`: the losses of sequences, initializers and regularizers."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -148,3 +149,19 @@ def test_what_is_known_before_the_graph_runs() -> None:
     assert tf.contrib.util.constant_value(tf.shape(x)) is None
     np.testing.assert_array_equal(tf.contrib.util.constant_value(tf.constant([1, 2]) + 1), [2, 3])
     assert tf.contrib.util.constant_value_as_shape(tf.shape(x)).as_list() == [None, 3]
+
+
+def test_rows_of_numbers_of_words(tmp_path: Path) -> None:
+    learn = tf.contrib.learn
+    assert (learn.ModeKeys.TRAIN, learn.ModeKeys.EVAL, learn.ModeKeys.INFER) == ("train", "eval", "infer")
+    texts = ["A red fox's den", "a fox, a fox", "red-hot fireTruck HTTPServer"]
+    made = learn.preprocessing.VocabularyProcessor(5)
+    rows = np.array(list(made.fit_transform(texts)))
+    np.testing.assert_array_equal(rows, [[1, 2, 3, 4, 0], [5, 6, 5, 6, 0], [7, 8, 9, 10, 0]])
+    assert len(made.vocabulary_) == 11
+    assert next(made.reverse([[2, 3, 0]])) == "red fox's <UNK>"
+    made.save(str(tmp_path / "words"))
+    again = learn.preprocessing.VocabularyProcessor.restore(str(tmp_path / "words"))
+    np.testing.assert_array_equal(list(again.transform(["a new fox"])), [[5, 0, 6, 0, 0]])
+    often = learn.preprocessing.VocabularyProcessor(3, min_frequency=1)
+    np.testing.assert_array_equal(list(often.fit_transform(["b a c", "c a", "c"])), [[0, 2, 1], [1, 2, 0], [1, 0, 0]])

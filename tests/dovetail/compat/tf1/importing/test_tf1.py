@@ -32,7 +32,7 @@ def tensorflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
         yield importlib.import_module("tensorflow")
     finally:
         sys.meta_path.remove(here)
-        for name in [n for n in sys.modules if n.partition(".")[0] == "tensorflow"]:
+        for name in [n for n in list(sys.modules) if n.partition(".")[0] == "tensorflow"]:
             del sys.modules[name]
         vars(dovetail).pop("python", None)
         vars(dovetail).pop("core", None)
@@ -119,7 +119,8 @@ class TestModules:
 
     def test_missing_names_say_what_to_use(self, tensorflow: ModuleType) -> None:
         for statement, said in {
-            "from tensorflow.contrib import learn": "tensorflow.contrib.learn: use tf.estimator",
+            "from tensorflow.contrib.learn import Estimator": "use tf.estimator",
+            "import tensorflow; tensorflow.contrib.learn.DNNClassifier": "use tf.estimator",
             "import tensorflow.contrib.learn.python.learn": "use tf.estimator",
             "from tensorflow.python.ops.array_ops import relu": "tensorflow.python.ops.array_ops.relu: tf.nn.relu is public",
             "from tensorflow.python.ops import rnn_cell_impl as r; r._linear": "use tf.layers.dense",

@@ -146,6 +146,21 @@ def test_messages_go_to_the_logger_of_the_package(caplog: pytest.LogCaptureFixtu
         logging.getLogger("dovetail").setLevel(before)
 
 
+def test_files_take_text_and_bytes(tmp_path: Path) -> None:
+    a = str(tmp_path / "a")
+    for mode in ("w", "wb", "a", "ab"):
+        with tf.gfile.GFile(a, mode) as f:
+            f.write("é")
+            f.write(b"\x89")
+            f.write("!")
+        with tf.gfile.GFile(a, "rb") as f:
+            assert f.read() == "é".encode() + b"\x89!" + ("é".encode() + b"\x89!" if mode[0] == "a" else b"")
+        if mode == "a":
+            tf.gfile.GFile(a, "wb").close()
+            with tf.gfile.GFile(a, "wb") as f:
+                f.write("é".encode() + b"\x89!")
+
+
 def test_files(tmp_path: Path):
     a, b, sub = str(tmp_path / "a"), str(tmp_path / "b"), str(tmp_path / "s" / "t")
     with tf.gfile.GFile(a, "w") as f:

@@ -63,6 +63,12 @@ def test_a_session_of_another_graph_beside_the_cached_one() -> None:
     passes(body)
 
 
+def test_test_session_is_no_test() -> None:
+    found = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromTestCase(tf.test.TestCase).run(found)
+    assert found.testsRun == 1 and [reason for _, reason in found.skipped] == ["Not a test."]
+
+
 def test_values_of_tensors_are_compared() -> None:
     def body(case: Any) -> None:
         x = tf.constant([1.0, 2.0])

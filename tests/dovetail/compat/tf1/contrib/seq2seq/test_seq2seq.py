@@ -271,6 +271,41 @@ def test_a_beam_with_attention() -> None:
         seq2seq.BeamSearchDecoder(cell, TABLE, [0, 0], END, kept.zero_state(BATCH * beams, tf.float32), beams)
 
 
+def test_sequences_that_left_out_places_of_the_memory_lose_by_the_coverage_penalty() -> None:
+    beams, steps, weight = 20, 4, 0.3
+    lengths = seq2seq.tile_batch(tf.constant(LENGTHS), beams)
+    mechanism = seq2seq.LuongAttention(6, seq2seq.tile_batch(tf.constant(MEMORY), beams), lengths)
+    cell = seq2seq.AttentionWrapper(tf.nn.rnn_cell.BasicLSTMCell(6), mechanism)
+    state = cell.zero_state(BATCH * beams, tf.float32)
+    decoder = seq2seq.BeamSearchDecoder(
+        cell, TABLE, [0, 0], END, state, beams, tf.layers.Dense(WORDS), coverage_penalty_weight=weight
+    )
+    outputs, last, _ = seq2seq.dynamic_decode(decoder, maximum_iterations=steps)
+    scores, logs, attended, ends = run(
+        outputs.beam_search_decoder_output.scores, last.log_probs, last.accumulated_attention_probs, last.lengths
+    )
+    np.testing.assert_allclose(attended.sum(-1), ends, rtol=1e-5)  # the attention of each step is 1 in all
+    assert (attended[1, :, LENGTHS[1] :] == 0).all()
+    inside = np.arange(STEPS) < LENGTHS[:, None, None]
+    lost = np.log(np.minimum(np.where(inside, attended, 1), 1)).sum(-1) * (ends < steps)
+    assert (lost < 0).any() and (lost == 0).any()
+    np.testing.assert_allclose(scores[:, -1], logs + weight * lost, rtol=1e-4)
+    plain = tf.nn.rnn_cell.BasicRNNCell(6)
+    with pytest.raises(ValueError, match="must be 0.0 if no cell is attentional"):
+        start = seq2seq.tile_batch(plain.zero_state(2, tf.float32), 2)
+        seq2seq.BeamSearchDecoder(plain, TABLE, [0, 0], END, start, 2, coverage_penalty_weight=weight).initialize()
+
+
+def test_a_beam_whose_words_are_partly_impossible_goes_on_after_its_end() -> None:
+    cell = tf.nn.rnn_cell.BasicRNNCell(WORDS)
+    masked = np.array([0, 0, -np.inf, -np.inf, -np.inf], np.float32)
+    state = seq2seq.tile_batch(cell.zero_state(1, tf.float32), 2)
+    decoder = seq2seq.BeamSearchDecoder(cell, TABLE, [0], END, state, 2, lambda x: x + masked)
+    outputs, last, _ = seq2seq.dynamic_decode(decoder, maximum_iterations=3)
+    ids, logs = run(outputs.predicted_ids, last.log_probs)
+    assert np.isfinite(logs).all() and set(ids.ravel()) == {0, END}
+
+
 def test_beams_are_followed_back_to_their_parents() -> None:
     ids = np.array([[[2, 3, 4]], [[5, 6, 7]], [[8, 9, 1]]], np.int32)
     parents = np.array([[[0, 0, 0]], [[0, 1, 1]], [[2, 1, 2]]], np.int32)
