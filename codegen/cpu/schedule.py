@@ -54,7 +54,9 @@ def schedule_of(loops: LoopNest, sizes: Sequence[int | None] = ()) -> CpuSchedul
     unrolled = row if row <= target.LONGEST_UNROLLED and len(reduced) < 2 else 0
     shared = _shared(kept, sizes) if kept else None
     if not reduced:
-        return CpuSchedule(CpuLoops.POINTWISE, shared, along, unrolled, block=_block(loops, along))
+        few = (sizes[-1] or 0) if sizes and len(kept) > 1 else 0
+        tile = few if target.LONGEST_UNROLLED < few <= 2 * target.SHORT_ROW else 0
+        return CpuSchedule(CpuLoops.POINTWISE, shared, along, unrolled, tile, block=_block(loops, along))
     if row > unrolled:
         return CpuSchedule(CpuLoops.COLUMNS, shared, kept[-1], tile=target.ROWS_AT_A_TIME)
     if kept and kept[-1] > reduced[-1]:

@@ -31,7 +31,7 @@ class CpuSchedule:
         along: the axis that the innermost loops go along; None: there is none.
         unrolled: how many elements that axis has, if these loops are unrolled; else 0.
         tile: elements of that axis that are processed at a time; 0: all. In ROWS, threads share these pieces of what is reduced, and the
-            one that finishes last combines their partial results.
+            one that finishes last combines their partial results. If POINTWISE, all: they are so few that vectors must fit them.
         block: elements of that axis that are summed in their own type before a wider one takes the total; as many random numbers, and
             steps of running sums, are computed before the loop that uses them. 0: there are none.
         saved: values that one pass over a row saves for later ones, which compute all others again.

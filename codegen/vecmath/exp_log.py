@@ -54,8 +54,7 @@ def _exp_tail64(r):
 @vectorisable
 def exp32(x):
     """e ** x."""
-    # Beyond these all results are 0 or inf; a product with 0 is, where one that underflows would take a hundred times as long. Written so
-    # that a NaN stays: every comparison with it is false.
+    # Beyond these results are inf or 0, by a product with 0: one that underflows takes long. A NaN stays: comparisons with it are false.
     v = select(x < f32(-105.0), f32(-105.0), x)
     v = select(v > f32(89.0), f32(89.0), v)
     shifted = v * _LOG2E32 + _SHIFT32
@@ -65,8 +64,7 @@ def exp32(x):
     k = i32(bits32(shifted) - _SHIFT32_BITS)
     # 2**k in two factors: it may be below the smallest normal number, or above the largest.
     half = i32(k >> i32(1))
-    rest = i32(k - half)
-    last = select(x < f32(-105.0), f32(0.0), of_bits32(i32((rest + i32(127)) << i32(23))))
+    last = select(x < f32(-105.0), f32(0.0), of_bits32(i32((i32(k - half) + i32(127)) << i32(23))))
     return p * of_bits32(i32((half + i32(127)) << i32(23))) * last
 
 
@@ -93,8 +91,7 @@ def exp64(x):
     p = r * r * _exp_tail64(r) + r + f64(1.0)
     k = bits64(shifted) - _SHIFT64_BITS
     half = k >> i64(1)
-    rest = k - half
-    last = select(x < f64(-746.0), f64(0.0), of_bits64((rest + i64(1023)) << i64(52)))
+    last = select(x < f64(-746.0), f64(0.0), of_bits64((k - half + i64(1023)) << i64(52)))
     return p * of_bits64((half + i64(1023)) << i64(52)) * last
 
 

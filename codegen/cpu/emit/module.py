@@ -63,6 +63,7 @@ def source_of(loops: LoopNest, schedule: CpuSchedule, in_place: int = 0) -> Numb
             ColumnWriter(writer).write()
         case CpuLoops.TABLE:
             write_table(writer)
+    length = schedule.unrolled or schedule.tile * (schedule.loops is CpuLoops.POINTWISE)
     used = {SHORT[v.dtype.name] for v in loops.values} - {"boolean"} | {"f64"}
     widths = [f"{short} = np.{name}" for name, short in SHORT.items() if short in used and "float16" not in name]
     draws = any(v.op == "random" for v in loops.values)
@@ -89,7 +90,7 @@ def source_of(loops: LoopNest, schedule: CpuSchedule, in_place: int = 0) -> Numb
         *[f"    {name} = m.vector(words, {2 * i}, np.{type_of(dtype)})" for i, (name, dtype) in enumerate(arrays)],
         *[f"    {name} = m.word(words, {2 * len(arrays) + i})" for i, name in enumerate(numbers)],
         "    m.wide_vectors()",
-        *([f"    n{schedule.along} = {schedule.unrolled}"] if schedule.unrolled else []),
+        *([f"    n{schedule.along} = {length}"] if length else []),
         *element.scratch,
         *element.lines,
         "",

@@ -73,6 +73,13 @@ def test_threads_share_the_rows_of_a_single_image_and_the_channels_of_a_filter()
 
     assert str(kernel_of((None, 8, 8, 4), pooled).schedule) == "pointwise: threads share d0, vectors along d3"
     assert str(kernel_of((1, 8, 8, 4), pooled).schedule) == "pointwise: threads share d0, vectors along d2"
+    for channels, tiles in (
+        (32, " in tiles of 32"),
+        (65, ""),
+        (None, ""),
+    ):  # so many are known when the kernel is compiled
+        text = f"pointwise: threads share d0, vectors along d3{tiles}"
+        assert str(kernel_of((None, 8, 8, channels), pooled).schedule) == text
     for channels, shared in ((16, 0), (256, 5)):
 
         def of_filter(x: Any, c: int = channels) -> Any:
