@@ -367,16 +367,16 @@ def replaced(where: str, what: Any) -> Callable[[], AbstractContextManager[Any]]
     return lambda: patch(f"{CODEGEN}.{where}", what)
 
 
-def _alone(table: Any, threads: int) -> bool:
+def _alone(table: Any, threads: int, arrays: Any, patches: Any) -> bool:
     """Run a launch table without helper threads."""
-    from dovetail.codegen.cpu.native.worker_pool import run
+    from dovetail.codegen.cpu.native.launches import run
 
-    return run(table)
+    return run(table, 1, arrays, patches)
 
 
 def _on_all_cores() -> AbstractContextManager[Any]:
     """Helper threads may run on the core of their caller."""
-    from dovetail.codegen.cpu.native.worker_pool import pool
+    from dovetail.codegen.cpu.native.launches import pool
 
     return patch.object(pool(os.getpid()), "_core_of", lambda: -1)
 

@@ -1,4 +1,4 @@
-"""Into how many parts the work of a kernel is divided for threads. `native.worker_pool` has the threads.
+"""Into how many parts the work of a kernel is divided for threads. `native.launches` has the threads.
 
 Work is divided into more parts than there are threads, and each thread takes the next one when it is free. An analytical cost model
 estimates the time of a loop nest on one core, which decides how many threads share it.

@@ -20,7 +20,7 @@ Signature: TypeAlias = "tuple[str, tuple[int, ...]]"
 """(a letter per argument, the lengths of the tuples that follow): a is an array, c one of int64, p one of int32, i an integer."""
 
 _CPU = Path(__file__).parent.parent
-_IMPORT = re.compile(r"^from (?:dovetail\.codegen\.cpu|\.)\.?([\w.]+) import (\w*)", re.MULTILINE)
+_IMPORT = re.compile(r"^from (?:dovetail\.codegen\.cpu|\.)\.?([\w.]+) import ([\w, ]*)", re.MULTILINE)
 
 
 @cache
@@ -60,11 +60,11 @@ def _called(path: Path) -> list[Path]:
         here = todo.pop()
         for name, of in _IMPORT.findall(here.read_text(encoding="utf-8")):
             place = _CPU.joinpath(*name.split("."))
-            places = place.with_suffix(".py"), place / f"{of}.py", here.with_name(f"{name}.py")
-            other = next(filter(Path.exists, places), here)
-            if other is not here and other not in found:
-                found[other] = None
-                todo.append(other)
+            parts = [place / f"{part.split()[0]}.py" for part in of.split(",") if part.strip()]
+            places = place.with_suffix(".py"), *parts, here.with_name(f"{name}.py")
+            others = [other for other in places if other.exists() and other != here and other not in found]
+            found.update(dict.fromkeys(others))
+            todo += others
     return sorted(found)
 
 

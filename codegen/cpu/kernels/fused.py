@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from ....graph.core.dtypes import resource
-from ....graph.core.errors import FailedPreconditionError
 from ...backend import ContextOf
 from ...check import compare_fused
 from ...ir.fused_kernel import FusedKernel, KernelSizes
@@ -42,40 +41,21 @@ class CpuFusedKernel(PlannedKernel):
     ) -> None:
         self.group = group
         self._context_of = context_of
-        self.variables = tuple(i for i, t in enumerate(group.inputs) if t.dtype is resource)
         self.source = source_for(group)
-        super().__init__(self.source.text, references_of(group, context_of))
+        variables = [i for i, t in enumerate(group.inputs) if t.dtype is resource]
+        super().__init__(self.source.text, references_of(group, context_of), check, variables)
         self._threads = threads
         self._loaded = len(group.inputs)
         self._assumed = {*(a.position for a in group.assumed), *(at for *_, at in group.tables)}
-        self._check = check
         if compile_first:
             self.compile()
-
-    def __call__(self, *inputs: Any) -> Any:
-        if self.function is None:
-            return self._on_numpy(inputs)
-        held: dict[int, Any] = {}
-        if self.variables:
-            try:
-                held = {i: inputs[i].snapshot() for i in self.variables}
-            except FailedPreconditionError:
-                return self._reference(*inputs)  # which raises the error
-        read = tuple([held[i].read() if i in held else x for i, x in enumerate(inputs)]) if held else inputs
-        made = self.by_plan(read)
-        given = tuple([held.get(i, x) for i, x in enumerate(inputs)]) if held else inputs  # variables, not their values
-        if made is None:
-            return self._reference(*given)
-        if self._check:
-            self._compare(given, made if isinstance(made, tuple) else (made,))
-        return made
 
     def record_into(self, planner: Planner, inputs: Sequence[Any]) -> Sequence[Any]:
         """Put its launch into a native plan, in which the inputs that are variables are their values."""
         function = planner.compiled(self.text)
         given = [planner.ordered(planner.in_memory(x)) for x in inputs[: self._loaded]]
         types = [t.dtype.base.np for t in self.group.inputs]
-        for i in self.variables:
+        for i in self.read:
             types[i] = next(v.dtype.np for v in self.group.loops.values if v.op in READS and v.data == i)
         if any(x.dtype != dtype for x, dtype in zip(given, types, strict=True)):
             raise NotPlannableError("an array of another type")
@@ -100,12 +80,16 @@ class CpuFusedKernel(PlannedKernel):
         planner.share(function, [*arrays, *sized.loops, *numbers], length, parts, self._threads)
         return outputs
 
-    def _compare(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    def _compare(self, inputs: Sequence[Any]) -> None:
         def run(part: FusedKernel, values: Sequence[Any]) -> tuple[Any, Any]:
             kernel = CpuFusedKernel(part, self._context_of, compile_first=True)
             return kernel(*values), kernel._reference(*values)
 
-        compare_fused("The fused kernel", self.group, inputs, outputs, self._reference(*inputs), run)
+        # Both sides take the values that variables have now.
+        given = [x.snapshot() if i in self.read and x.is_initialized else x for i, x in enumerate(inputs)]
+        outputs = self.plans.run(given, self.is_awaited)
+        if outputs is not None:
+            compare_fused("The fused kernel", self.group, given, outputs, self._reference(*given), run)
 
 
 def source_for(group: FusedKernel) -> NumbaSource:

@@ -1,7 +1,7 @@
 """Contractions on CPUs, as launches of a plan (`contraction_source` has the loops); and matrix products, which are one.
 
 OpenBLAS hands a product of more than 64 x 64 x 64 to threads that spin while they wait for each other: on a busy machine, a hundred
-times the product's own time. So products of middling size are computed here, shared like any other kernel (`worker_pool`). BLAS does
+times the product's own time. So products of middling size are computed here, shared like any other kernel (`native.launches`). BLAS does
 smaller ones, without threads, and larger ones. docs/concepts/kernels-cpu.md has the numbers.
 """
 

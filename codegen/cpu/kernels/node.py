@@ -30,10 +30,11 @@ class RecordableKernel:
     """A kernel that native plans can have.
 
     Attributes:
-        variables: which of its inputs are variables, whose values it looks up.
+        read, changed: the inputs that are variables: whose values it looks up, and which it changes.
     """
 
-    variables: tuple[int, ...] = ()
+    read: Sequence[int] = ()
+    changed: Sequence[int] = ()
 
     @abstractmethod
     def record_into(self, planner: Planner, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -48,20 +49,32 @@ class PlannedKernel(TieredKernel, RecordableKernel):
     """A kernel that runs by plans. Until it is compiled, and for arrays without a plan, its reference does the work.
 
     Args:
-        text: the source text. reference: the reference, attributes bound.
+        text: the source text. reference: the reference, attributes bound. check: compare with the reference at every run.
+        read, changed: its attributes.
 
     Attributes:
         plans: its plans.
     """
 
-    def __init__(self, text: str, reference: Kernel) -> None:
+    def __init__(
+        self, text: str, reference: Kernel, check: bool, read: Sequence[int] = (), changed: Sequence[int] = ()
+    ) -> None:
         super().__init__(text, reference)
-        self.plans = PlanCache(self.record_into, "a kernel")
+        self.read, self.changed = read, changed
+        self.plans = PlanCache(self.record_into, "a kernel", read, changed)
+        self._check = check
 
-    def by_plan(self, inputs: tuple[Any, ...]) -> Any:
-        """The result as a kernel gives it; None if there is no plan for these inputs."""
+    def __call__(self, *inputs: Any) -> Any:
+        if self.function is None:
+            return self._on_numpy(inputs)
+        if self._check:
+            self._compare(inputs)
         outputs = self.plans.run(inputs, self.is_awaited)
-        return None if outputs is None else one_or_all(outputs)
+        return self._reference(*inputs) if outputs is None else one_or_all(outputs)
+
+    @abstractmethod
+    def _compare(self, inputs: Sequence[Any]) -> None:
+        """Raise InternalError unless a run for these inputs agrees with the reference. Variables do not change."""
 
 
 class NodeKernel(PlannedKernel):
@@ -75,21 +88,15 @@ class NodeKernel(PlannedKernel):
     """
 
     def __init__(self, node: Node, reference: Kernel, text: str, call: Callable[..., Any], *, check: bool) -> None:
-        super().__init__(text, reference)
+        super().__init__(text, reference, check)
         self.node = node
         self._call = call
-        self._check = check
 
-    def __call__(self, *inputs: Any) -> Any:
-        if self.function is None:
-            return self._on_numpy(inputs)
-        made = self.by_plan(inputs)
-        if made is None:
-            return self._reference(*inputs)
-        if self._check:
-            wanted, several = self._reference(*inputs), len(self.node.outputs) > 1
-            compare("The compiled kernel of", self.node, *((made, wanted) if several else ([made], [wanted])))
-        return made
+    def _compare(self, inputs: Sequence[Any]) -> None:
+        outputs = self.plans.run(inputs, self.is_awaited)
+        if outputs is not None:
+            wanted = self._reference(*inputs)
+            compare("The compiled kernel of", self.node, outputs, wanted if len(outputs) > 1 else [wanted])
 
     def record_into(self, planner: Planner, inputs: Sequence[Any]) -> Sequence[Any]:
         """Record its launches into a native plan."""

@@ -15,7 +15,7 @@ one thread updates a row each time it is named. A rule whose slots decay everywh
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,73 +33,36 @@ from ...ir.program import Kernel
 from ...target import LONE_UPDATE_BYTES, NS_PER_SUM, SMALLEST_UPDATE
 from ..emit.module import source_of
 from ..jit import Function, TieredKernel, compile_now
+from ..native.launches import share
 from ..native.planner import NotPlannableError, Planner
-from ..native.plans import PlanCache
-from ..native.worker_pool import share
 from ..schedule import schedule_of
 from ..work_parts import nanoseconds, parts_of, parts_of_rows
-from .node import RecordableKernel
+from .node import PlannedKernel
 
 
-class VariableKernel(TieredKernel):
-    """A kernel that overwrites variables.
-
-    Args:
-        node: the node that it runs. reference: the op's reference, attributes bound. text: the source text.
-        places: how many of the inputs are variables. threads: the most that it may use.
-        check: compare with the reference, at every run.
-    """
-
-    def __init__(self, node: Node, reference: Kernel, text: str, places: int, threads: int, check: bool) -> None:
-        super().__init__(text, reference)
-        self.node = node
-        self.places = places
-        self.checks = check
-        self._threads = threads
-
-    def __call__(self, *inputs: Any) -> Any:
-        if self.function is None:
-            return self._on_numpy(inputs)
-        states: Sequence[VariableState] = inputs[: self.places]
-        if self.places > 1 and len(set(states)) < len(states):
-            return self._reference(*inputs)
-        with changing(states, self._rows(inputs)) as values:
-            before = [v.copy() for v in values] if self.checks else []
-            is_done = self._change(values, inputs)
-            if self.checks and is_done:
-                given = inputs[self.places :]
-                compare_update("The compiled update", self.node, self._reference, states, before, values, given)
-        if not is_done:
-            return self._reference(*inputs)  # which raises the error
-        return states[0] if self.node.outputs else ()
-
-    def _rows(self, inputs: Sequence[Any]) -> Array | None:
-        """The rows that the kernel changes; None: all."""
-        return None
-
-    def _change(self, values: Sequence[Array], inputs: Sequence[Any]) -> bool:
-        """Overwrite the values. False: the kernel does not support them, and nothing has changed."""
-        raise NotImplementedError
-
-
-class UpdateKernel(VariableKernel, RecordableKernel):
-    """The kernel of one update from a dense array.
+class UpdateKernel(PlannedKernel):
+    """The kernel of one update from a dense array, which overwrites variables, its first inputs.
 
     Args:
+        node: the node that it runs. reference: the op's reference, attributes bound.
         loops: the new values of the variables, from the old ones and from the node's other inputs.
-        gradient: which input has the variable's shape. The others are those of a `VariableKernel`.
+        places: how many of the inputs are variables. gradient: which input has the variable's shape.
+        threads: the most that it may use. check: compare with the reference, at every run.
     """
 
     def __init__(
         self, node: Node, reference: Kernel, loops: LoopNest, places: int, gradient: int, threads: int, check: bool
     ) -> None:
-        super().__init__(node, reference, source_of(loops, schedule_of(loops), places).text, places, threads, check)
+        text = source_of(loops, schedule_of(loops), places).text
+        super().__init__(text, reference, check, changed=range(places))
+        self.node = node
+        self.places = places
         self._loops = loops
         self._gradient = gradient - places  # among the inputs after the variables
-        self._plans = PlanCache(self.record_into, "an update")
+        self._threads = threads
 
-    def _change(self, values: Sequence[Array], inputs: Sequence[Any]) -> bool:
-        return self._plans.run((*values, *inputs[self.places :]), self.is_awaited) is not None
+    def _compare(self, inputs: Sequence[Any]) -> None:
+        _compare(self.node, self._reference, self.places, lambda *x: self.plans.run(x, True) is not None, inputs)
 
     def record_into(self, planner: Planner, inputs: Sequence[Any]) -> Sequence[Any]:
         """Record its launch in a native plan, whose first inputs are the variables' values; gives the first one if the node gives it."""
@@ -126,21 +89,23 @@ def dense_update(node: Node) -> tuple[LoopNest, int, int] | None:
     return found
 
 
-class SparseUpdateKernel(VariableKernel):
+class SparseUpdateKernel(TieredKernel):
     """The kernels of one update by rows.
 
     Args:
         found: what it does. loops: the rule, over the named rows; over all rows, where slots decay everywhere. The other arguments are
-            those of a `VariableKernel`.
+            those of an `UpdateKernel`.
     """
 
     def __init__(
         self, node: Node, found: SparseUpdate, loops: LoopNest, reference: Kernel, threads: int, check: bool
     ) -> None:
-        text = source_of(loops, schedule_of(loops), found.places).text
-        super().__init__(node, reference, text, found.places, threads, check)
+        super().__init__(source_of(loops, schedule_of(loops), found.places).text, reference)
+        self.node = node
         self._found = found
         self._loops = loops
+        self._threads = threads
+        self._check = check
         sums = added(found.dtype, found.index)
         self._sums_text = source_of(sums, schedule_of(sums)).text
         self._sums: Function | None = None
@@ -154,8 +119,23 @@ class SparseUpdateKernel(VariableKernel):
         self._sums = compile_now(self._sums_text)
         super()._swap_in(function)
 
-    def _rows(self, inputs: Sequence[Any]) -> Array | None:
-        return None if self._found.rule.decays else np.asarray(inputs[self._found.indices])
+    def __call__(self, *inputs: Any) -> Any:
+        if self.function is None:
+            return self._on_numpy(inputs)
+        if self._check:
+            _compare(self.node, self._reference, self._found.places, self._is_done, inputs)
+        if not self._is_done(*inputs):
+            return self._reference(*inputs)  # which raises the error
+        return inputs[0] if self.node.outputs else ()
+
+    def _is_done(self, *inputs: Any) -> bool:
+        """Overwrite the variables. False: the kernel does not support these, and nothing has changed."""
+        states: Sequence[VariableState] = inputs[: self._found.places]
+        if len(set(states)) < len(states):
+            return False
+        rows = None if self._found.rule.decays else np.asarray(inputs[self._found.indices])
+        with changing(states, rows) as values:
+            return self._change(values, inputs)
 
     def _change(self, values: Sequence[Array], inputs: Sequence[Any]) -> bool:
         """Overwrite the rows that the gradient names."""
@@ -205,6 +185,19 @@ class SparseUpdateKernel(VariableKernel):
         return out
 
 
+def _compare(node: Node, reference: Kernel, places: int, is_done: Callable[..., bool], inputs: Sequence[Any]) -> None:
+    """Raise InternalError unless an update of so many variables, the first inputs, does what the reference does. They do not change.
+
+    `is_done` does the update; False: it does not support these inputs.
+    """
+    states, given = inputs[:places], inputs[places:]
+    if all(s.is_initialized for s in states):
+        twins, before = [s.snapshot() for s in states], [s.read() for s in states]
+        if is_done(*twins, *given):
+            made = [t.read() for t in twins]
+            compare_update("The compiled update", node, reference, states, before, made, given)
+
+
 def _sparse_update(node: Node) -> tuple[SparseUpdate, LoopNest] | None:
     """An update of the rows that a gradient names, and its loops; None: it is none, or of a type or a rule without kernels."""
     found = sparse_update_of(node)
@@ -221,7 +214,7 @@ def takes_update(node: Node) -> bool:
     return dense_update(node) is not None or _sparse_update(node) is not None
 
 
-def update_kernel(node: Node, reference: Kernel, threads: int, check: bool) -> VariableKernel:
+def update_kernel(node: Node, reference: Kernel, threads: int, check: bool) -> UpdateKernel | SparseUpdateKernel:
     """The kernel of an update, dense or sparse."""
     dense, sparse = dense_update(node), _sparse_update(node)
     if dense is not None:

@@ -1,4 +1,4 @@
-"""The loops that run a launch table, and those of the helper threads that share its launches. `table` has the layout of both.
+"""The loops that run a launch table, and those of the helper threads that share its launches. `launches` has the layout of both.
 
     caller   writes the address of the record      helper
              order = a new number        ------>       inside += 1; if the order is still the same: takes parts of the work
@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 
 from dovetail.codegen import vecmath as m
-from dovetail.codegen.cpu.native import machine as c, table as t
+from dovetail.codegen.cpu.native import launches as t, machine as c
 
 _WORDS, _NUMBER = "int64[::1]", "int64"
 
@@ -36,7 +36,7 @@ def share(memory, is_caller):
     The caller takes the first parts, helpers the last: what a core wrote in the launch before is still in its caches.
     """
     record = memory[t.RECORD]
-    parts, length = m.word(record, t.PARTS), m.word(record, m.word(record, 0) - 1)
+    parts, length = m.word(record, t.PARTS), m.word(record, t.LENGTH)
     while True:
         part = c.take(memory, t.TAKEN, is_caller, parts)
         if part < 0:
@@ -104,32 +104,29 @@ def shared(memory, record, helpers):
     return c.count_now(memory, t.FAILED)
 
 
-@njit(f"int64({_WORDS}, {_WORDS})", error_model="numpy", nogil=True, no_cfunc_wrapper=True, cache=True)
-def run(table, memory):
-    """Run the records of a table in order, with the helpers of this memory, if it has any. Returns 0, or stops at the first that fails."""
-    at = failed = 0
-    while at < table.size and failed == 0:
-        record, last = c.address_of_element(table, at), at + table[at] - 1
-        if memory.size > 0 and table[at + t.THREADS] > 1:
-            failed = shared(memory, record, table[at + t.THREADS] - 1)
-        else:
-            failed = launch(record, 0, table[last])
-        at = last + 1
-    return failed
+@njit(f"int64({_NUMBER}, {_WORDS}, {_WORDS}, {_WORDS})", error_model="numpy", no_cfunc_wrapper=True, cache=True)
+def run(arrays, patches, table, memory):
+    """Run the records of a table in order, without the GIL. Returns 0, or stops at the first that fails.
 
-
-@njit(f"boolean({_NUMBER}, {_WORDS}, {_WORDS})", error_model="numpy", no_cfunc_wrapper=True, cache=True)
-def bind(arrays, patches, table):
-    """Write the addresses of the arrays of a run, a tuple at that address, into a table. False: one is no array. The caller holds the GIL.
-
-    patches: for each address in the records its word of the table, the number of the array, and an offset in bytes.
+    arrays: the address of a tuple of arrays. patches: for each of their addresses in the records its word of the table, the number of
+    the array, and an offset in bytes. memory: of the helpers; empty: there are none.
     """
     for i in range(0, patches.size, 3):
         begin = c.address_of_array(arrays, patches[i + 1])
         if begin == 0:
-            return False
+            return 1  # it is no array
         table[patches[i]] = begin + patches[i + 2]
-    return True
+    thread = c.release_gil()
+    at = failed = 0
+    while at < table.size and failed == 0:
+        record = c.address_of_element(table, at)
+        if memory.size > 0 and table[at + t.THREADS] > 1:
+            failed = shared(memory, record, table[at + t.THREADS] - 1)
+        else:
+            failed = launch(record, 0, table[at + t.LENGTH])
+        at += table[at]
+    c.take_gil(thread)
+    return failed
 
 
 @m.launched

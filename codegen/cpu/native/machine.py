@@ -1,6 +1,6 @@
 """Instructions that the compiled loops of the launch table need and Numba lacks: atomic counters, calls through addresses.
 
-Numba's calling convention on CPUs and its view of an array (`address_of_array`) are relied on here and in `table`, nowhere else.
+Numba's calling convention on CPUs and its view of an array (`address_of_array`) are relied on here and in `launches`, nowhere else.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ def _place(builder: Any, address: Any, kind: Any) -> Any:
     return builder.inttoptr(address, kind.as_pointer())
 
 
-# Functions of the C library; addresses are integers.
+# Functions of Python and of the C library; addresses are integers.
+release_gil = types.ExternalFunction("PyEval_SaveThread", types.intp())
+take_gil = types.ExternalFunction("PyEval_RestoreThread", types.void(types.intp))
 read_bytes = types.ExternalFunction("read", types.intp(types.int32, types.intp, types.intp))
 write_bytes = types.ExternalFunction("write", types.intp(types.int32, types.intp, types.intp))
 give_way = types.ExternalFunction("sched_yield", types.int32())
@@ -74,7 +76,7 @@ def address_of_element(context, builder, args, words, at):
 def address_of_array(context, builder, args, arrays, number):
     """Where the memory of an array begins, which is element `number` of the tuple at address `arrays`; 0: it is no array.
 
-    The caller holds the GIL. Numba itself tells where it is: the fifth word of what it sees of an array, of up to 64 axes.
+    The thread holds the GIL. Numba itself tells where it is: the fifth word of what it sees of an array, of up to 64 axes.
     """
     item = _call(builder, "PyTuple_GetItem", _BYTE.as_pointer(), [_place(builder, args[0], _BYTE), args[1]])
     words = cgutils.alloca_once(builder, _WORD, size=5 + 2 * 64)

@@ -29,7 +29,7 @@ from ....graph.resources.buffer_pool import LARGE
 from ...ir.schedule import CpuProductSchedule
 from ..emit.instantiate import text_of
 from ..jit import compiled
-from . import table as launches
+from . import launches
 
 KNOWN = 1 << 12  # bytes of what is known while a plan is made: shapes, and what is computed of them
 MOST_DIMENSIONS = 5  # of what is copied along strides
@@ -63,14 +63,6 @@ class Memory:
     last: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """An address in a record: the start of a memory, and an offset in bytes."""
-
-    memory: Memory
-    offset: int
-
-
 @dataclass(eq=False, slots=True)
 class Planner:
     """Records the launches of calls, and makes a plan of them.
@@ -80,7 +72,7 @@ class Planner:
         looked_at: input number -> its value, for each input that a kernel has read: the plan is for these values alone.
         schedules: of the recorded products and convolutions.
         memories: of all tensors.
-        words: of all records, with `Address`es in them.
+        words: of all records; an address in memory of a run is a memory, and an offset in bytes.
         threads: the most that share a launch.
         launches: how many there are.
     """
@@ -182,8 +174,8 @@ class Planner:
 
     # --- launches --------------------------------------------------------------------------------------------------
 
-    def _at(self, x: Array) -> Address | int:
-        """Where a tensor is that the next launch uses."""
+    def _at(self, x: Array) -> tuple[Memory, int] | int:
+        """Where a tensor is that the next launch uses, as a word of its record."""
         memory = self.memory_of(x)
         if memory is None:
             raise NotPlannableError("an array that NumPy has copied" if x.size else "a tensor without elements")
@@ -191,17 +183,12 @@ class Planner:
         if memory.first < 0:
             memory.first = self.launches
         begin = launches.begin_of(x)
-        return begin if memory.kind == "fixed" else Address(memory, begin - memory.begin)
+        return begin if memory.kind == "fixed" else (memory, begin - memory.begin)
 
     def share(self, function: Any, arguments: Sequence[Any], length: int, parts: int = 1, threads: int = 1) -> None:
         """Have a compiled `function(*arguments, lo, hi)` called for all parts of `0..length`, on up to `threads` threads."""
         threads = min(threads, parts)
-        if self.is_dry:
-            for x in arguments:
-                if isinstance(x, np.ndarray):
-                    self._at(x)
-        else:
-            self.words += launches.record(function, arguments, self._at, length, threads, parts)
+        self.words += launches.record(function, arguments, self._at, length, threads, parts)
         self.threads = max(self.threads, threads)
         self.launches += 1
 
@@ -223,8 +210,8 @@ class Planner:
 
 def stand_in(dims: Sequence[int | None] | None, dtype: np.dtype[Any]) -> Array:
     """A placeholder: a large one has addresses, but no memory. NotPlannableError: a size is not known."""
-    if dims is None or None in dims:
-        raise NotPlannableError("a size is not known before the step")
+    if dims is None or None in dims or dtype.hasobject:
+        raise NotPlannableError("a size is not known before the step, or elements are Python objects")
     shape = tuple([int(d or 0) for d in dims])
     size = math.prod(shape) * dtype.itemsize
     memory: Any = np.empty(size, np.uint8) if size < LARGE else mmap(-1, size)

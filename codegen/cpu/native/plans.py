@@ -1,13 +1,14 @@
 """Native plans: the launches of a kernel or a region for arrays of certain shapes, as a table that runs without Python in between.
 
 All addresses are known up to where the arrays of a run begin: the inputs, the outputs (arrays of their own, since others will hold
-them), and the *arena*, one piece of memory for everything else. `planner` records the launches, `worker_pool` runs the table, and a
+them), and the *arena*, one piece of memory for everything else. `planner` records the launches, `launches` runs the table, and a
 `PlanCache` has the plans of one kernel or region, by shapes.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from operator import itemgetter
@@ -16,18 +17,19 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ....graph.core.dtypes import Array
+from ....graph.core.errors import FailedPreconditionError
 from ....graph.resources.buffer_pool import LARGE, buffers
 from ....graph.resources.shared_storage import is_shared, to_send
+from ....graph.resources.variable import VariableState, changing
 from ...memory.plan import Piece, places
 from ..jit import compile_now, compile_soon
-from . import table as launches
-from .planner import KNOWN, Address, Memory, NotCompiledError, NotPlannableError, Planner, stand_in
-from .worker_pool import run
+from . import launches
+from .launches import run
+from .planner import KNOWN, Memory, NotCompiledError, NotPlannableError, Planner, stand_in
 
 logger = logging.getLogger(__name__)
 
 MOST_PLANS = 128  # of a kernel or region, for as many sets of shapes, made or to be made; with more it starts over
-_REFUSED = -1
 IN_ORDER = 0x101  # NumPy's flags of an array that is contiguous, in C's order, and aligned
 
 Key: TypeAlias = tuple[Any, ...]
@@ -65,38 +67,33 @@ class NativePlan:
         self._table = np.zeros(len(planner.words), np.int64)
         patches = []
         for i, word in enumerate(planner.words):
-            if type(word) is Address:
-                number, offset = where[id(word.memory)]
-                patches += [i, number, offset + word.offset]
+            if type(word) is tuple:
+                memory, behind = word
+                number, offset = where[id(memory)]
+                patches += [i, number, offset + behind]
             else:
                 self._table[i] = word
         self._patches = np.array(patches, np.int64)
-        self._shapes = [(m.array.shape, m.array.dtype, IN_ORDER) for m in given]
         self._make = [_maker(x) for x in (*[m.array for m in leaving], *arena)]
         self._sent = [i for i, m in enumerate(leaving) if any(m is homes[k] for k in sent)]
         for i in self._sent:
             self._make[i] = partial(_to_send, self._make[i], leaving[i].array)
         self._outputs = [_taker(x, home, where) for x, home in zip(outputs, homes, strict=True)]
-        self._looked_at = [(i, value.tobytes()) for i, value in planner.looked_at.items()]
         self._threads = planner.threads
+        self._has_numbers = any(not m.array.ndim for m in given)  # which may be of NumPy's own kind, and so no arrays
         self._tables: list[Array] = []  # copies that no thread runs now
 
-    def run(self, inputs: tuple[Any, ...]) -> list[Any] | None:
-        """Run it and return its outputs. None: the arrays do not fit the plan, or a kernel failed; nothing has changed."""
-        try:
-            if [(x.shape, x.dtype, x.flags.num & IN_ORDER) for x in inputs] != self._shapes:
-                return None
-            if self._looked_at and any(inputs[i].tobytes() != value for i, value in self._looked_at):
-                return None
-        except AttributeError:  # no array
-            return None
+    def run(self, inputs: Sequence[Array]) -> list[Any] | None:
+        """Run it for arrays of its shapes, contiguous and aligned; returns its outputs. None: a kernel failed."""
+        if self._has_numbers:
+            inputs = _in_order(inputs)
         made = [make() for make in self._make]
-        arrays = (*inputs, *made)
         try:
             table = self._tables.pop()
         except IndexError:
             table = self._table.copy()
-        done = launches.loops()["bind"](id(arrays), self._patches, table) and run(table, self._threads)
+        arrays = (*inputs, *made)
+        done = run(table, self._threads, arrays, self._patches)
         self._tables.append(table)
         if not done:
             return None
@@ -139,8 +136,9 @@ class PlanCache:
     """The plans of one kernel or region, by the shapes of their inputs, and by the values that kernels look at.
 
     Args:
-        record: records the calls into a planner, for these inputs, and gives the outputs.
+        record: records the calls into a planner, for these inputs, in which variables are their values; gives the outputs.
         what: the name in logs.
+        read, changed: the inputs that are variables: whose values it reads, and which it changes.
         after: runs with the same shapes before they get a plan. A plan takes longer than a run: some 0.1 ms for each kernel.
         largest: as for a `NativePlan`.
 
@@ -148,68 +146,86 @@ class PlanCache:
         sent: the outputs that go to other tasks.
     """
 
-    def __init__(self, record: Record, what: str, after: int = 0, largest: int | None = None) -> None:
+    def __init__(
+        self,
+        record: Record,
+        what: str,
+        read: Sequence[int] = (),
+        changed: Sequence[int] = (),
+        after: int = 0,
+        largest: int | None = None,
+    ) -> None:
         self._record = record
         self._what = what
+        self._read = read
+        self._changed = changed
         self._after = after
         self._largest = largest
         self.sent: Collection[int] = ()
-        self._last: NativePlan | None = None  # used
-        self._puts_in_order = False  # for `_last`: an input was not as plans take it
         self._looked_at: tuple[int, ...] = ()  # inputs whose values are part of the key
-        self._plans: dict[Key, NativePlan | int] = {}  # or how often there was none, or `_REFUSED`
+        self._plans: dict[Key, NativePlan | float] = {}  # or how many runs come before one is made; infinity: all
 
     @property
     def arenas(self) -> tuple[int, ...]:
         """Bytes of the arenas of the plans that there are."""
         return tuple([p.arena_bytes for p in list(self._plans.values()) if isinstance(p, NativePlan)])
 
-    def run(self, inputs: tuple[Any, ...], at_once: bool) -> list[Any] | None:
+    def run(self, inputs: Sequence[Any], at_once: bool) -> list[Any] | None:
         """Run by a plan, which is made if there is none.
 
         Args:
-            inputs: the arrays. at_once: compile what a new plan needs and wait for it; else it is compiled in the background.
+            inputs: the arrays and the variables. at_once: compile what a new plan needs and wait for it; else it is compiled in the
+                background.
 
         Returns:
-            The outputs; None if there is no plan for these inputs now, or if a kernel failed: then nothing has changed.
+            The outputs, variables for their values; None if there is no plan for these inputs now, or if a kernel failed: then nothing
+            has changed.
         """
-        plan = self._last
-        if plan is not None:
-            outputs = plan.run(tuple(map(_in_order, inputs)) if self._puts_in_order else inputs)
-            if outputs is not None:
-                return outputs
-        if not all(isinstance(x, (np.ndarray, np.generic)) and not x.dtype.hasobject for x in inputs):
+        if not self._read and not self._changed:
+            return self._run(inputs, at_once)
+        arrays = list(inputs)
+        try:
+            for i in self._read:
+                arrays[i] = arrays[i].read()
+            if not self._changed:
+                return self._run(arrays, at_once)
+            states: list[VariableState] = [inputs[i] for i in self._changed]
+            if len(set(states)) < len(states):
+                return None
+            with changing(states) as values:
+                for i, value in zip(self._changed, values, strict=True):
+                    arrays[i] = value
+                made = self._run(arrays, at_once)
+                state_of = dict(zip(map(id, values), states, strict=True)) if made else {}
+                return made and [state_of.get(id(x), x) for x in made]
+        except FailedPreconditionError:  # a variable has no value
             return None
-        ordered = tuple(map(_in_order, inputs))
-        plan = self._plan_for(ordered, at_once)
-        outputs = None if plan is None else plan.run(ordered)
-        if outputs is not None:
-            self._last = plan
-            self._puts_in_order = any(x is not y for x, y in zip(inputs, ordered, strict=True))
-        return outputs
 
-    def _plan_for(self, arrays: tuple[Any, ...], at_once: bool) -> NativePlan | None:
-        """The plan for arrays and their values, if there is one or if it is time to make one."""
-        found = self._plans.get(self._key(arrays), 0)
-        if isinstance(found, NativePlan) or found == _REFUSED:
-            return found if isinstance(found, NativePlan) else None
-        if len(self._plans) >= MOST_PLANS:
-            self._plans.clear()
-        made: NativePlan | int = found + 1
-        if found >= self._after:
-            try:
-                made = self._plan(arrays, at_once) or made
-            except NotPlannableError as e:
-                logger.debug("%s runs without a plan: %s", self._what, e)
-                made = _REFUSED
-        self._plans[self._key(arrays)] = made
-        return made if isinstance(made, NativePlan) else None
+    def _run(self, arrays: Sequence[Any], at_once: bool) -> list[Any] | None:
+        """As `run`, for arrays alone."""
+        try:
+            plan = self._plans.get(self._key(arrays), self._after)
+            if not isinstance(plan, NativePlan):
+                arrays = _in_order(arrays)
+                plan = self._plans.get(self._key(arrays), self._after)
+        except AttributeError:  # no array
+            return None
+        if not isinstance(plan, NativePlan):
+            plan = plan - 1 if plan > 0 else self._plan(arrays, at_once)
+            if len(self._plans) >= MOST_PLANS:
+                self._plans.clear()
+            self._plans[self._key(arrays)] = plan  # more values may be looked at now
+            if not isinstance(plan, NativePlan):
+                return None
+        return plan.run(arrays)
 
-    def _key(self, arrays: tuple[Any, ...]) -> Key:
-        return (*[(x.shape, x.dtype) for x in arrays], *[arrays[i].tobytes() for i in self._looked_at])
+    def _key(self, arrays: Sequence[Any]) -> Key:
+        """The key of a plan. That of arrays which are not in order belongs to no plan."""
+        key = [(x.shape, x.dtype, x.flags.num & IN_ORDER) for x in arrays]
+        return (*key, *[arrays[i].tobytes() for i in self._looked_at]) if self._looked_at else tuple(key)
 
-    def _plan(self, arrays: tuple[Any, ...], at_once: bool) -> NativePlan | None:
-        """A plan for arrays like these; None: something has to be compiled first."""
+    def _plan(self, arrays: Sequence[Array], at_once: bool) -> NativePlan | float:
+        """A plan for arrays like these, or what there is instead: see `_plans`."""
         planner = Planner()
         try:
             planner.compiled(launches.loops_text())
@@ -220,15 +236,19 @@ class PlanCache:
                 compile_now(e.args[0])
                 return self._plan(arrays, at_once)
             compile_soon(e.args[0], lambda function: None)
-            return None
+            return 0
+        except NotPlannableError as e:
+            logger.debug("%s runs without a plan: %s", self._what, e)
+            return math.inf
         self._looked_at = tuple(sorted({*self._looked_at, *planner.looked_at}))
         return made
 
 
-def _in_order(x: Any) -> Any:
-    """An array as plans take it: an array proper, contiguous and aligned."""
-    is_in_order = type(x) is np.ndarray and x.flags.num & IN_ORDER == IN_ORDER
-    return x if is_in_order else np.array(x, order="C")
+def _in_order(arrays: Sequence[Any]) -> list[Array]:
+    """Arrays as plans take them: arrays proper, contiguous and aligned."""
+    return [
+        x if type(x) is np.ndarray and x.flags.num & IN_ORDER == IN_ORDER else np.array(x, order="C") for x in arrays
+    ]
 
 
 def _placeholder(x: Array) -> Array:

@@ -18,14 +18,12 @@ import numpy as np
 
 from ....graph.core.dtypes import resource
 from ....graph.core.graph import Tensor
-from ....graph.resources.variable import VariableState, changing
 from ...ir.program import Call, Region
 from ...lower.region import one_or_all
 from ...memory.plan import Arena
 from ..jit import TieredKernel
 from ..kernels.gemm import ProductKernel
 from ..kernels.node import RecordableKernel
-from ..kernels.optimizer import UpdateKernel
 from ..native.planner import KNOWN, NotPlannableError, Planner, stand_in
 from ..native.plans import NativePlan, PlanCache
 
@@ -51,24 +49,24 @@ class NativeRegion:
         self.region = region
         self.replays = 0
         self._at_once = at_once
-        self.plans = PlanCache(self.record_into, f"a region up to {region.calls[-1].node}", ONE_BY_ONE, MOST_MEMORY)
-        kernels: list[tuple[Call, Any]] = [(c, c.kernel) for c in region.calls]
-        self._cold: list[TieredKernel] = [k for _, k in kernels if isinstance(k, TieredKernel)]
-        for _, kernel in kernels:
-            if isinstance(kernel, ProductKernel):
-                kernel.enter_region()
+        kernels: list[Any] = [c.kernel for c in region.calls]
+        self._cold: list[TieredKernel] = [k for k in kernels if isinstance(k, TieredKernel)]
         at = {slot: i for i, slot in enumerate(region.given)}
-        updates = [(c, k.places) for c, k in kernels if isinstance(k, UpdateKernel)]
-        looked_up = {c.inputs[i] for c, k in kernels if isinstance(k, RecordableKernel) for i in k.variables}
-        self._changed = [at[i] for c, places in updates for i in c.inputs[:places]]
-        self._read = [i for slot, i in at.items() if slot in looked_up]
-        updated = {o: at[c.inputs[0]] for c, _ in updates for o in c.outputs}
-        self._results = [updated.get(o, -1) for o in region.outputs]  # variables; -1: what plans give
+        read: set[int] = set()
+        changed: list[int] = []
+        for call in region.calls:
+            if isinstance(call.kernel, ProductKernel):
+                call.kernel.enter_region()
+            if isinstance(call.kernel, RecordableKernel):
+                read.update([at[call.inputs[i]] for i in call.kernel.read if call.inputs[i] in at])
+                changed += [at[call.inputs[i]] for i in call.kernel.changed]
+        what = f"a region up to {region.calls[-1].node}"
+        self.plans = PlanCache(self.record_into, what, tuple(read), changed, ONE_BY_ONE, MOST_MEMORY)
 
     def __call__(self, *inputs: Any) -> Any:
         if self._cold:
             self._cold = [k for k in self._cold if k.function is None]
-        outputs = None if self._cold else self.by_plan(inputs)
+        outputs = None if self._cold else self.plans.run(inputs, self._at_once)
         if outputs is not None:
             self.replays += 1
             return one_or_all(outputs)
@@ -86,24 +84,6 @@ class NativeRegion:
         for call in self.region.calls:
             values.update(zip(call.outputs, record(planner, call, [values[i] for i in call.inputs]), strict=True))
         return [values[o] for o in self.region.outputs]
-
-    def by_plan(self, inputs: tuple[Any, ...]) -> list[Any] | None:
-        """Run by a plan; None: there is none that fits, or a kernel has failed, without a visible effect."""
-        arrays = list(inputs)
-        for i in self._read:
-            arrays[i] = arrays[i].read() if arrays[i].is_initialized else None
-        if not self._changed:
-            return self.plans.run(tuple(arrays), self._at_once)
-        states: list[VariableState] = [inputs[i] for i in self._changed]
-        if len(set(states)) < len(states) or not all(s.is_initialized for s in states):
-            return None
-        with changing(states) as values:
-            for i, value in zip(self._changed, values, strict=True):
-                arrays[i] = value
-            made = self.plans.run(tuple(arrays), self._at_once)
-        if made is None:
-            return None
-        return [x if at < 0 else inputs[at] for at, x in zip(self._results, made, strict=True)]
 
 
 # --- before anything runs --------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ pytest.importorskip("numba")
 
 from dovetail.codegen.cpu.emit.module import source_of  # noqa: E402
 from dovetail.codegen.cpu.jit import compile_now  # noqa: E402
-from dovetail.codegen.cpu.native.worker_pool import share  # noqa: E402
+from dovetail.codegen.cpu.native.launches import share  # noqa: E402
 from dovetail.codegen.cpu.schedule import schedule_of  # noqa: E402
 from dovetail.codegen.fusion.range_analysis import is_below_zero, passes_over_nan  # noqa: E402
 from dovetail.codegen.ir.loop_nest import LoopNest, LoopNestBuilder  # noqa: E402

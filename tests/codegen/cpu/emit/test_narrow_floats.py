@@ -17,7 +17,7 @@ numba = pytest.importorskip("numba")
 
 from dovetail.codegen.cpu.emit.module import source_of  # noqa: E402
 from dovetail.codegen.cpu.jit import compile_now  # noqa: E402
-from dovetail.codegen.cpu.native.worker_pool import share  # noqa: E402
+from dovetail.codegen.cpu.native.launches import share  # noqa: E402
 from dovetail.codegen.cpu.schedule import schedule_of  # noqa: E402
 from dovetail.codegen.vecmath.memory import from_float16, to_float16, to_float16_by_integers  # noqa: E402
 

@@ -422,7 +422,7 @@ import dovetail as dt
 from dovetail.codegen import artifact_cache
 from dovetail.codegen.cpu import jit
 from dovetail.codegen.cpu.emit.module import source_of
-from dovetail.codegen.cpu.native.worker_pool import share
+from dovetail.codegen.cpu.native.launches import share
 from dovetail.codegen.cpu.schedule import schedule_of
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.graph.core.dtypes import float32

@@ -41,8 +41,8 @@ def compare(graph: Any, tensor: Any, *, tolerance: float = 1e-4) -> Any:
 def by_kernels(tensor: Any, values: dict[Any, Any]) -> Any:
     """What the fused kernels of a node give; None where it is left to its reference."""
     for kernel in kernels_of_node(tensor):
-        out = CpuFusedKernel(kernel, threads=2, compile_first=True).by_plan(tuple(values[t] for t in kernel.inputs))
-        values |= dict(zip(kernel.outputs, out if isinstance(out, tuple) else (out,), strict=True))
+        out = CpuFusedKernel(kernel, threads=2, compile_first=True).plans.run([values[t] for t in kernel.inputs], True)
+        values |= dict(zip(kernel.outputs, out or (None,), strict=True))
     return values.get(tensor)
 
 

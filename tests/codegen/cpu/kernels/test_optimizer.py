@@ -130,10 +130,8 @@ def test_what_does_not_fit_is_refused_as_by_the_reference_and_changes_nothing() 
 
 def test_checking_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Update("GradientDescent", {}, "float32", (40, 50), check=True)
-    right = case.kernel._plans.run
-    monkeypatch.setattr(
-        case.kernel._plans, "run", lambda given, *how: right((given[0], given[1] * 2, *given[2:]), *how)
-    )
+    right = case.kernel.plans.run
+    monkeypatch.setattr(case.kernel.plans, "run", lambda given, *how: right((given[0], given[1] * 2, *given[2:]), *how))
     with pytest.raises(InternalError, match=r"compiled update of 'v0' .*differs from the reference"):
         case.run(case.kernel, case.states())
 

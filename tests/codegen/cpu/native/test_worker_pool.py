@@ -12,8 +12,8 @@ import pytest
 import dovetail as dt
 from dovetail.codegen import options
 from dovetail.codegen.cpu.jit import compile_now
-from dovetail.codegen.cpu.native import table as launches, worker_pool
-from dovetail.codegen.cpu.native.worker_pool import WorkerPool, pool, run, share
+from dovetail.codegen.cpu.native import launches
+from dovetail.codegen.cpu.native.launches import WorkerPool, pool, run, share
 from dovetail.codegen.cpu.work_parts import LINE
 
 PATIENT = 60.0  # seconds for what ends with an event
@@ -156,7 +156,7 @@ def test_a_caller_wakes_only_those_that_it_needs_besides_the_ones_awake(threads:
     memory[launches.HELPERS], memory[launches.SLEEPING] = 3, 2
     numbers = np.zeros(100, np.int64)
     try:
-        assert launches.loops()["run"](_parts(numbers, 10, threads), memory) == 0
+        assert launches.loops()["run"](id(()), np.zeros(0, np.int64), _parts(numbers, 10, threads), memory) == 0
         assert (numbers == 1).all()
         assert memory[launches.SLEEPING] == 2 - woken
         os.set_blocking(end, False)
@@ -230,7 +230,7 @@ def test_helpers_of_a_task_that_has_neighbours_are_less_patient(monkeypatch: pyt
     for has_neighbours in (False, True):
         monkeypatch.setattr("dovetail.codegen.options._has_neighbours", has_neighbours)
         looks.append(WorkerPool().memory[launches.LOOKS])
-    assert looks == [worker_pool.PATIENCE, worker_pool.TASK_PATIENCE]
+    assert looks == [launches.PATIENCE, launches.TASK_PATIENCE]
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_random_runs_have_the_bits_of_one_by_one(made: tuple[list[Call], int], s
         assert region.replays
     for key, plan in region.plans._plans.items():
         # What is told beforehand is what is taken.
-        needs = arena_bytes(region, [(shape, dtype) for shape, dtype in key])
+        needs = arena_bytes(region, [(shape, dtype) for shape, dtype, _ in key])
         assert isinstance(plan, NativePlan) and plan.arena_bytes == needs
 
 
@@ -288,7 +288,7 @@ def test_rows_that_kernels_look_up_and_add_go_by_plans() -> None:
         )
         (group,) = fuse(partition, small=True, operations_per_byte=OPERATIONS_PER_BYTE, copies_scalars=True).kernels
     kernel = CpuFusedKernel(group, compile_first=True)
-    assert kernel.variables and kernel.group.tables
+    assert kernel.read and kernel.group.tables
     slots = {t: i for i, t in enumerate((*kernel.group.inputs, *kernel.group.shapes))}
     region = region_of_calls([call(kernel, "Fused", list(slots.values()), [len(slots)])])
     state = VariableState("table", dt.float32)
