@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 from ..graph.core.errors import UnimplementedError
-from ..graph.core.graph import Node
-from .backend import ContextOf, DimsOf
-from .ir.fused_kernel import FusedKernel
-from .ir.program import REFERENCE, BoundWork, Kernel, Work
-from .lower.region import Steps
+from ..graph.core.graph import Node, Tensor
+from ..graph.resources.resource_manager import Context
+from .backend import Backend, ContextOf, DimsOf, bind
+from .ir.fused_kernel import FusedKernel, inputs_of
+from .ir.partition import PartitionGraph, PartitionStep
+from .ir.program import REFERENCE, BoundWork, Call, Kernel, Region, Work, one_or_all
+from .lower.lower import free_dead_slots, lower
 from .options import KernelOptions
 
 
@@ -54,3 +57,48 @@ def reference_of(node: Node, context_of: ContextOf) -> Kernel:
 def references_of(group: FusedKernel, context_of: ContextOf | None = None) -> Kernel:
     """The references of a fused kernel's nodes, one by one. `context_of`: the `Context` of nodes that look up rows of a variable."""
     return Steps(NumpyBackend(), group.nodes, (*group.inputs, *group.shapes), group.outputs, context_of)
+
+
+class Steps:
+    """Steps of a partition as a kernel, which runs them one by one. They are lowered when it first runs.
+
+    Args:
+        backend: gives their kernels.
+        steps: in order.
+        inputs, outputs: the tensors that the kernel takes and gives.
+        context_of: the `Context` of nodes that read state.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        steps: Sequence[PartitionStep | FusedKernel],
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        context_of: ContextOf | None = None,
+    ) -> None:
+        feeds, fetches = (tuple((t.name, t) for t in of) for of in (inputs, outputs))
+        self._graph = PartitionGraph("", (), feeds, fetches)
+        constants = dict.fromkeys(t.op for step in steps for t in inputs_of(step) if t.op.type == "Const")
+        self._steps, self._backend, self._context_of = (*constants, *steps), backend, context_of or _stateless
+        self._made: tuple[Region, list[int], list[int]] | None = None
+
+    def __call__(self, *inputs: Any) -> Any:
+        self._made = self._made or self._lowered()
+        region, given, order = self._made
+        made = region.one_by_one([inputs[i] for i in given])
+        return one_or_all([made[i] for i in order])
+
+    def _lowered(self) -> tuple[Region, list[int], list[int]]:
+        """The calls, which inputs of the kernel they take, and in which order they give its outputs."""
+        lowered = lower(self._graph, self._steps, self._backend)
+        program = bind(free_dead_slots(lowered), self._backend, self._context_of)
+        calls = [step for step in program.instructions if isinstance(step, Call)]
+        region = Region.of(calls, program.constants)
+        position = {slot: i for i, (_, slot) in enumerate(program.feeds)}
+        order = [region.outputs.index(slot) for _, slot in program.fetches]
+        return region, [position[slot] for slot in region.given], order
+
+
+def _stateless(node: Node) -> Context:
+    raise AssertionError(f"{node.name} has no state: it is part of a kernel")

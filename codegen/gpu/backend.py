@@ -21,10 +21,9 @@ from ..fusion.fuse import fuse
 from ..ir.fused_kernel import FusedKernel
 from ..ir.loop_nest import SUPPORTED
 from ..ir.program import REFERENCE, BoundWork, CapturedRegion, Kernel, Updates, Work
-from ..lower.region import Steps
 from ..options import KernelOptions
 from ..passes.attention_fusion import fuse_attention as with_attention
-from ..reference import reference_of, references_of
+from ..reference import Steps, reference_of, references_of
 from ..target import GPU_LONGEST_ROW, GPU_OPERATIONS_PER_BYTE, Target
 from . import families
 from .collectives import CollectiveKernel

@@ -15,7 +15,7 @@ import numpy as np
 from ...graph.core.graph import Node
 from ...graph.ops.state.collectives import are_gpus, collective_call
 from ...graph.resources.resource_manager import Context
-from ..lower.region import one_or_all
+from ..ir.program import one_or_all
 from .driver import nccl
 from .driver.api import bindings, check
 from .driver.array import DeviceArray

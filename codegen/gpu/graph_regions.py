@@ -27,8 +27,18 @@ import numpy as np
 from ...graph.core.errors import ResourceExhaustedError
 from ...graph.resources.variable import VariableState
 from ..ir.nodes import HANDLES, PASSED_ON
-from ..ir.program import Call, CapturedRegion, Instruction, Loop, NodeError, Program, flattened, slots_read
-from ..lower.region import constants_of, one_or_all, region_of
+from ..ir.program import (
+    Call,
+    CapturedRegion,
+    Instruction,
+    Loop,
+    NodeError,
+    Program,
+    Region,
+    flattened,
+    one_or_all,
+    slots_read,
+)
 from ..target import GPU_SMALL_DOWNLOAD
 from .driver.api import CudaError
 from .driver.array import DeviceArray
@@ -292,7 +302,7 @@ def _is_array(slot: int, calls: Sequence[Call], outputs: Sequence[int]) -> bool:
 
 def with_graph_regions(program: Program) -> Program:
     """The program with a region instead of each run of launches, inside loops too."""
-    constants = constants_of(program.slots)
+    constants = program.constants
     readers = Counter(slot for step in flattened(program.instructions) for slot in slots_read(step))
     readers.update(slot for _, slot in program.fetches)
     leaving = {s.inputs[0] for s in program.instructions if isinstance(s, Call) and s.work is TO_HOST}
@@ -304,7 +314,7 @@ def with_graph_regions(program: Program) -> Program:
         if count < FEWEST or any(c.frees for c in handles):
             return list(run)
         rest = [c for c in run if c.op not in HANDLES and c.op != TO_DEVICE]
-        region = region_of(rest, constants)
+        region = Region.of(rest, constants)
 
         def is_only_reader(slot: int) -> bool:
             """Whether only the region, and one copy, read a slot."""

@@ -34,6 +34,11 @@ from .partition import RecvTensor
 Kernel: TypeAlias = Callable[..., Any]
 
 
+def one_or_all(outputs: Sequence[Any]) -> Any:
+    """Outputs as a kernel gives them."""
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
 REFERENCE = "reference"
 """The family, of each backend, of nodes whose kernel is their op's reference, and of fused kernels whose nodes run one by one."""
 
@@ -132,6 +137,23 @@ class Region:
     frees: tuple[int, ...]
     constants: Mapping[int, Any]
     launches: int
+
+    @classmethod
+    def of(cls, calls: Sequence[Call], constants: Mapping[int, Any], launches: int = 0) -> Region:
+        """The region of these calls, so many of which launch a kernel. `constants`, by slot: of the whole program."""
+        made: set[int] = set()
+        given: dict[int, None] = {}
+        held: set[int] = set()  # a slot may be assigned again: its value at the end counts, unless it was freed
+        for call in calls:
+            given.update(dict.fromkeys(i for i in call.inputs if i not in made and i not in constants))
+            made.update(call.outputs)
+            held.update(call.outputs)
+            held.difference_update(call.frees)
+        freed = [i for call in calls for i in call.frees]
+        frees = tuple(dict.fromkeys(i for i in freed if i in given and i not in held))
+        used = {i for c in calls for i in c.inputs}
+        own = {i: v for i, v in constants.items() if i in used}
+        return cls(tuple(calls), tuple(given), tuple(sorted(held)), frees, own, launches)
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -411,6 +433,11 @@ class Program:
     tensors: Mapping[int, Tensor] | None = field(default=None, compare=False, repr=False)
     is_bounded: bool = True
 
+    @property
+    def constants(self) -> dict[int, Any]:
+        """What the slots hold that hold something before the first instruction."""
+        return {i: v for i, v in enumerate(self.slots) if v is not None}
+
     def __str__(self) -> str:
         return self.text(lambda work: ())
 
@@ -418,7 +445,7 @@ class Program:
         """A line for each instruction. Behind a call, the schedules that `schedules` gives for its work."""
         lines = [f"program for {self.device}: {len(self.instructions)} instructions, {len(self.slots)} slots"]
         lines += [f"  s{slot} = feed {name}" for name, slot in self.feeds]
-        lines += [f"  s{i} = constant {_brief(v)}" for i, v in enumerate(self.slots) if v is not None]
+        lines += [f"  s{i} = constant {_brief(v)}" for i, v in self.constants.items()]
         lines += [f"  {line}" for step in self.instructions for line in _lines(step, schedules)]
         lines += [f"  fetch {name} = s{slot}" for name, slot in self.fetches]
         return "\n".join(lines)

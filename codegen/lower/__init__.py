@@ -3,7 +3,6 @@
 lower.py                  a partition's steps to instructions; the backend chooses a family of kernels for each call
 chunked_saves.py          large variables that only a save reads are read chunk by chunk
 sends.py                  results that are sent are written into shared memory at once; which send is the last before a pause
-region.py                 which slots consecutive calls take and give as one call; Steps: a kernel that runs calls one by one
 
 `codegen/pipeline.py`, `codegen/explain.py` and both back ends may import it. It imports neither.
 """

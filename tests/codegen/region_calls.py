@@ -16,8 +16,7 @@ from dovetail.codegen.cpu.kernels.fused import CpuFusedKernel
 from dovetail.codegen.cpu.regions.region import ONE_BY_ONE, NativeRegion
 from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.ir.partition import PartitionGraph
-from dovetail.codegen.ir.program import Builtin, Call, Work
-from dovetail.codegen.lower.region import region_of
+from dovetail.codegen.ir.program import Builtin, Call, Region, Work
 from dovetail.graph.core.source_location import caller
 
 Array = np.ndarray[Any, Any]
@@ -79,4 +78,4 @@ def same(mine: Any, theirs: Any) -> None:
 
 
 def region_of_calls(calls: Sequence[Call], constants: dict[int, Any] | None = None) -> NativeRegion:
-    return NativeRegion(region_of(calls, constants or {}), at_once=True)
+    return NativeRegion(Region.of(calls, constants or {}), at_once=True)

@@ -14,15 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from ....graph.core.dtypes import Array
-from ....graph.core.graph import Node, Tensor
+from ....graph.core.graph import Node
 from ...backend import DimsOf
 from ...check import compare
-from ...ir.program import Kernel
+from ...ir.program import Kernel, one_or_all
 from ...ir.schedule import CpuProductSchedule
-from ...lower.region import one_or_all
 from ..jit import TieredKernel
-from ..native.planner import NotPlannableError, Planner, stand_in
+from ..native.planner import Planner
 from ..native.plans import PlanCache
 
 
@@ -104,16 +102,6 @@ class NodeKernel(PlannedKernel):
 
     def schedules(self, dims_of: DimsOf) -> Sequence[CpuProductSchedule]:
         """The schedules of its contractions for inputs of these sizes; none if one is not known, or the reference does the work."""
-        planner = Planner(is_dry=True)
-        try:
-            self.record_into(planner, [_placeholder(planner, i, t, dims_of) for i, t in enumerate(self.node.inputs)])
-        except NotPlannableError:
-            return ()
-        return planner.schedules
-
-
-def _placeholder(planner: Planner, number: int, tensor: Tensor, dims_of: DimsOf) -> Array:
-    """A constant, or an array without contents in its place."""
-    if tensor.op.type == "Const":
-        return np.asarray(tensor.op.attrs["value"])
-    return planner.given(number, stand_in(dims_of(tensor), tensor.dtype.base.np))
+        constants = {t: np.asarray(t.op.attrs["value"]) for t in self.node.inputs if t.op.type == "Const"}
+        plan = self.plans.predicted([constants.get(t, (dims_of(t), t.dtype.base.np)) for t in self.node.inputs])
+        return () if plan is None else plan.schedules

@@ -33,6 +33,7 @@ MOST_PLANS = 128  # of a kernel or region, for as many sets of shapes, made or t
 IN_ORDER = 0x101  # NumPy's flags of an array that is contiguous, in C's order, and aligned
 
 Key: TypeAlias = tuple[Any, ...]
+Sizes: TypeAlias = "tuple[Sequence[int | None] | None, np.dtype[Any]]"
 Record: TypeAlias = Callable[[Planner, Sequence[Any]], Sequence[Any]]
 
 
@@ -45,6 +46,7 @@ class NativePlan:
 
     Attributes:
         arena_bytes: the memory in bytes that a run needs besides its outputs.
+        schedules: of its products and convolutions.
 
     Raises:
         NotPlannableError: it needs more than that.
@@ -79,7 +81,7 @@ class NativePlan:
         for i in self._sent:
             self._make[i] = partial(_to_send, self._make[i], leaving[i].array)
         self._outputs = [_taker(x, home, where) for x, home in zip(outputs, homes, strict=True)]
-        self._threads = planner.threads
+        self._threads, self.schedules = planner.threads, planner.schedules
         self._has_numbers = any(not m.array.ndim for m in given)  # which may be of NumPy's own kind, and so no arrays
         self._tables: list[Array] = []  # copies that no thread runs now
 
@@ -199,6 +201,15 @@ class PlanCache:
                 state_of = dict(zip(map(id, values), states, strict=True)) if made else {}
                 return made and [state_of.get(id(x), x) for x in made]
         except FailedPreconditionError:  # a variable has no value
+            return None
+
+    def predicted(self, inputs: Sequence[Sizes | Array]) -> NativePlan | None:
+        """The plan for inputs of these sizes, some of which are constants; it cannot run. None: there is none, or a size is not known."""
+        planner = Planner(is_dry=True)
+        try:
+            given = [planner.given(i, stand_in(*x)) if isinstance(x, tuple) else x for i, x in enumerate(inputs)]
+            return NativePlan(planner, self._record(planner, given), (), self._largest)
+        except NotPlannableError:
             return None
 
     def _run(self, arrays: Sequence[Any], at_once: bool) -> list[Any] | None:

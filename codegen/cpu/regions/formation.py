@@ -22,7 +22,6 @@ from ...ir.nodes import HANDLES
 from ...ir.partition import PartitionGraph
 from ...ir.program import REFERENCE, Call, Instruction, Loop, Program, Region, Work, calls_of
 from ...lower.lower import let_go
-from ...lower.region import constants_of, region_of
 from ..kernels.families import LOOPS, is_native
 from ..kernels.optimizer import dense_update
 from .region import OF_KNOWN, SHAPE_OPS, VIEWS
@@ -46,7 +45,7 @@ def form_native_regions(program: Program, lone: bool = False) -> Program:
     kernels = sum(isinstance(c.work, Work) and c.work.family != REFERENCE for c in calls_of(program.instructions))
     if kernels < FEWEST:
         return program
-    constants = constants_of(program.slots)
+    constants = program.constants
     gathered = tuple(_gathered(program.instructions, constants, lone))
     if setting("DOVETAIL_LOG_REWRITES"):
         found = [f"{call.op} up to {call.node}" for call in calls_of(gathered) if isinstance(call.work, Region)]
@@ -155,7 +154,7 @@ class _Window:
         if launching < FEWEST:
             return list(calls)
         taken = [replace(self.alone[c], frees=c.frees) if c in self.alone else c for c in calls]
-        run = region_of(taken, self.constants, launching)
+        run = Region.of(taken, self.constants, launching)
         return [run.as_call(run, f"Region of {launching} {what}")]
 
 

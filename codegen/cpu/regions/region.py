@@ -12,27 +12,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from ....graph.core.dtypes import resource
 from ....graph.core.graph import Tensor
-from ...ir.program import Call, Region
-from ...lower.region import one_or_all
+from ...ir.program import Call, Region, one_or_all
 from ...memory.plan import Arena
 from ..jit import TieredKernel
 from ..kernels.gemm import ProductKernel
 from ..kernels.node import RecordableKernel
-from ..native.planner import KNOWN, NotPlannableError, Planner, stand_in
-from ..native.plans import NativePlan, PlanCache
+from ..native.planner import KNOWN, NotPlannableError, Planner
+from ..native.plans import PlanCache, Sizes
 
 ONE_BY_ONE = 2  # runs before a plan is made: the step is one that repeats
 # Bytes of an arena and of what leaves; where tensors are larger, what Python does between launches is no matter.
 MOST_MEMORY = 1 << 26
-
-
-Sizes: TypeAlias = "tuple[Sequence[int | None] | None, np.dtype[Any]]"
 
 
 class NativeRegion:
@@ -90,20 +86,10 @@ class NativeRegion:
 
 
 def arena_of(run: NativeRegion, tensors: Mapping[int, Tensor]) -> Arena | None:
-    """The arena of a region, if its size is known; `tensors`: of the program, by slot."""
-    needs = arena_bytes(run, [_sizes(tensors.get(i)) for i in run.region.given])
+    """The arena of a region, if its size is known, and unless it runs call by call; `tensors`: of the program, by slot."""
+    plan = run.plans.predicted([_sizes(tensors.get(i)) for i in run.region.given])
     leaving = frozenset(tensors[i].name for i in run.region.outputs if i in tensors)
-    return None if needs is None else Arena(frozenset(run.region.nodes), leaving, needs)
-
-
-def arena_bytes(run: NativeRegion, sizes: Sequence[Sizes]) -> int | None:
-    """Bytes of a region's arena for inputs of these sizes; None: one is not known, or the region runs call by call."""
-    planner = Planner(is_dry=True)
-    try:
-        inputs = [planner.given(i, stand_in(*x)) for i, x in enumerate(sizes)]
-        return NativePlan(planner, run.record_into(planner, inputs), (), MOST_MEMORY).arena_bytes
-    except NotPlannableError:
-        return None
+    return None if plan is None else Arena(frozenset(run.region.nodes), leaving, plan.arena_bytes)
 
 
 def _sizes(tensor: Tensor | None) -> Sizes:

@@ -17,7 +17,6 @@ from dovetail.codegen.cpu.backend import NumbaBackend
 from dovetail.codegen.cpu.kernels.fused import CpuFusedKernel
 from dovetail.codegen.cpu.kernels.node import RecordableKernel
 from dovetail.codegen.cpu.native.plans import NativePlan
-from dovetail.codegen.cpu.regions.region import arena_bytes
 from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.codegen.ir.program import Call, NodeError, Program
@@ -69,8 +68,8 @@ def test_random_runs_have_the_bits_of_one_by_one(made: tuple[list[Call], int], s
         assert region.replays
     for key, plan in region.plans._plans.items():
         # What is told beforehand is what is taken.
-        needs = arena_bytes(region, [(shape, dtype) for shape, dtype, _ in key])
-        assert isinstance(plan, NativePlan) and plan.arena_bytes == needs
+        foretold = region.plans.predicted([(shape, dtype) for shape, dtype, _ in key])
+        assert isinstance(plan, NativePlan) and foretold is not None and plan.arena_bytes == foretold.arena_bytes
 
 
 def test_sizes_that_change_have_plans_of_their_own() -> None:

@@ -19,8 +19,18 @@ from dovetail.codegen.cpu.kernels.families import LOOPS
 from dovetail.codegen.cpu.regions.formation import form_native_regions
 from dovetail.codegen.cpu.regions.region import NativeRegion
 from dovetail.codegen.ir.partition import PartitionGraph
-from dovetail.codegen.ir.program import REFERENCE, Call, Loop, NodeError, Program, Send, Work, calls_of, one_by_one
-from dovetail.codegen.lower.region import region_of
+from dovetail.codegen.ir.program import (
+    REFERENCE,
+    Call,
+    Loop,
+    NodeError,
+    Program,
+    Region,
+    Send,
+    Work,
+    calls_of,
+    one_by_one,
+)
 from dovetail.codegen.pipeline import compile_partition, passes_of, run_passes
 from dovetail.graph.resources.variable import VariableState
 from dovetail.runtime.worker import worker
@@ -128,7 +138,7 @@ def values_of(states: Any) -> list[Array]:
 def test_updates_are_one_call_with_the_same_bits(sizes: list[tuple[int, ...]]) -> None:
     calls, states, constants = updates_of(dt.train.MomentumOptimizer(0.1, 0.9), sizes)
     twins = {i: VariableState(s.name, s.dtype) for i, s in states.items()}  # type: ignore[attr-defined]
-    kernel = NativeRegion(region_of(calls, constants), at_once=True)  # type: ignore[arg-type]
+    kernel = NativeRegion(Region.of(calls, constants), at_once=True)  # type: ignore[arg-type]
     rng = np.random.default_rng(0)
     gradient_of = {c.inputs[0]: c.inputs[c.kernel.places + c.kernel._gradient] for c in calls}  # type: ignore[attr-defined]
     shapes = {}
@@ -156,7 +166,7 @@ def test_updates_are_one_call_with_the_same_bits(sizes: list[tuple[int, ...]]) -
 def test_numbers_that_are_no_arrays_go_by_a_plan() -> None:
     """What NumPy computes of scalars is no array: a rate that decays, the powers of Adam's betas in Keras."""
     calls, states, constants = updates_of(dt.train.MomentumOptimizer(0.1, 0.9), [(8,), (64, 3)])
-    kernel = NativeRegion(region_of(calls, {}), at_once=True)
+    kernel = NativeRegion(Region.of(calls, {}), at_once=True)
     gradient_of = {c.inputs[0]: c.inputs[c.kernel.places + c.kernel._gradient] for c in calls}  # type: ignore[attr-defined]
     grads = {gradient_of[c.inputs[0]]: np.ones(s, np.float32) for c, s in zip(calls, [(8,), (64, 3)], strict=True)}
     for c in calls:
@@ -200,7 +210,7 @@ def test_large_updates_stay_calls_behind_the_kernels() -> None:
 
 def test_updates_of_one_variable_twice_and_of_wrong_sizes_go_one_by_one() -> None:
     calls, states, constants = updates_of(dt.train.GradientDescentOptimizer(0.1), [(8,), (8,)])
-    kernel = NativeRegion(region_of(calls, constants), at_once=True)  # type: ignore[arg-type]
+    kernel = NativeRegion(Region.of(calls, constants), at_once=True)  # type: ignore[arg-type]
     a = VariableState("a", dt.float32)
     a.assign(np.zeros(8, np.float32))
     g = np.ones(8, np.float32)
@@ -311,7 +321,7 @@ def test_the_time_of_a_region_without_compiled_kernels_counts_once_for_all_alike
             return self._on_numpy((x,))
 
     kernels = [Cold(3.0), Cold(1.0)]
-    NativeRegion(region_of([call(k, "Op", [i], [i + 1]) for i, k in enumerate(kernels)], {}))(1)
+    NativeRegion(Region.of([call(k, "Op", [i], [i + 1]) for i, k in enumerate(kernels)], {}))(1)
     assert [k.spent for k in kernels] == [2.0, 2.0]
 
 
@@ -320,7 +330,7 @@ def test_a_scalar_stays_one_in_a_plan() -> None:
     joint = kernels()["Joint"][0]
     calls = [call(joint, "Fused", (0, 1), (3,)), call(joint, "Fused", (3, 1), (4,))]
     calls.append(call(np.expand_dims, "ExpandDims", (2, 6), (5,)))
-    region = NativeRegion(region_of(calls, {6: np.int32(0)}), at_once=True)
+    region = NativeRegion(Region.of(calls, {6: np.int32(0)}), at_once=True)
     square = np.ones((4, 4), np.float32)
     shapes = [
         dict(zip(region.region.outputs, region(square, square, np.int32(4)), strict=True))[5].shape
