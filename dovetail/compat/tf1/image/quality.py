@@ -60,15 +60,15 @@ def psnr(a: TensorLike, b: TensorLike, max_val: TensorLike, name: str | None = N
 
 
 def _blurred(x: Tensor, size: int, sigma: float) -> Tensor:
-    """Each pixel that a window fits around, as the mean of the window by a bell curve."""
+    """Each pixel that a window fits around, as the mean of the window by a bell curve: down, and then along rows."""
     at = np.arange(size) - (size - 1) / 2
     bell = np.exp(-0.5 * (at / sigma) ** 2)
-    kernel = np.outer(bell, bell) / bell.sum() ** 2
     known = None if x.dims is None else x.dims[-1]
     channels = shape(x)[-1] if known is None else known
-    taps = tile(convert(kernel[:, :, None, None], x.dtype.base), stack([1, 1, channels, 1]))
+    taps = tile(convert((bell / bell.sum())[:, None, None, None], x.dtype.base), stack([1, 1, channels, 1]))
     sizes = shape(x)
     y = depthwise_conv2d(reshape(x, concat([[-1], sizes[-3:]], 0)), taps, [1, 1, 1, 1], "VALID")
+    y = depthwise_conv2d(y, reshape(taps, stack([1, size, channels, 1])), [1, 1, 1, 1], "VALID")
     return reshape(y, concat([sizes[:-3], shape(y)[1:]], 0))
 
 
