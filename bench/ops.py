@@ -88,6 +88,7 @@ def _reductions(tf: Any) -> dict[str, Any]:
         made[f"cumsum, axis {axis}"] = partial(tf.cumsum, axis=axis), (X,)
     return made | {
         "softmax": (tf.nn.softmax, (X,)),
+        "softmax, masked": (lambda x, m: tf.nn.softmax(tf.where(m, x, x - 1e9)), (X, MASK)),
         "log_softmax": (tf.nn.log_softmax, (X,)),
         "cross entropy": (lambda x, y: tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=x), (X, IDS)),
         "moments": (lambda x: tf.nn.moments(x, [0])[1], (X,)),
@@ -115,14 +116,22 @@ def _arranging(tf: Any) -> dict[str, Any]:
         "one_hot": (lambda i: tf.one_hot(i, N), (IDS,)),
         "boolean_mask": (tf.boolean_mask, (X, MASK)),
         "where, indices": (tf.where, (MASK,)),
+        "gather, batched": (lambda x, i: tf.gather(x, i, batch_dims=1), (reals(64, 64, 64), whole(64, 64, 10))),
         "gather_nd": (tf.gather_nd, (X, whole(N, 4 * N, 2))),
         "scatter_nd": (lambda i, x: tf.scatter_nd(i, x, [N, N]), (IDS[:, None], X)),
         "segment_sum": (tf.segment_sum, (X, SORTED)),
+        "segment_max": (tf.segment_max, (X, SORTED)),
         "unsorted_segment_sum": (lambda x, i: tf.unsorted_segment_sum(x, i, N // 4), (X, SEGMENTS)),
         "unsorted_segment_max": (lambda x, i: tf.unsorted_segment_max(x, i, N // 4), (X, SEGMENTS)),
         "unique": (lambda i: tf.unique(i)[0], (whole(N, N * N),)),
         "bincount": (lambda i: tf.bincount(i, minlength=N), (whole(N, N * N),)),
         "matrix_band_part": (lambda x: tf.matrix_band_part(x, -1, 0), (X,)),
+        "transpose to NCHW, times 2": (lambda x: 2.0 * tf.transpose(x, [0, 3, 1, 2]), (PIXELS,)),
+        "non_max_suppression": (
+            lambda b, s: tf.image.non_max_suppression(tf.concat([b[:, :2], b[:, :2] + b[:, 2:]], 1), s, 50),
+            (reals(N, 4), reals(N)),
+        ),
+        "hash of text": (lambda i: tf.string_to_hash_bucket_fast(tf.as_string(i), N), (IDS,)),
         "random_uniform": (lambda: tf.random_uniform([N, N]), ()),
         "random_normal": (lambda: tf.random_normal([N, N]), ()),
         "dropout": (lambda x: tf.nn.dropout(x, rate=0.5), (X,)),
@@ -143,6 +152,16 @@ def _products(tf: Any) -> dict[str, Any]:
         "conv2d, 3 x 3": (lambda x, k: tf.nn.conv2d(x, k, **same), (PIXELS, TAPS)),
         "conv2d, 1 x 1": (lambda x, k: tf.nn.conv2d(x, k, **same), (PIXELS, TAPS[:1, :1].copy())),
         "depthwise_conv2d": (lambda x, k: tf.nn.depthwise_conv2d(x, k, **same), (PIXELS, DEPTHWISE)),
+        "depthwise_conv2d, gradients": (
+            lambda x, k: tf.add_n([*map(tf.reduce_sum, tf.gradients(tf.nn.depthwise_conv2d(x, k, **same), [x, k]))]),
+            (PIXELS, DEPTHWISE),
+        ),
+        "conv3d": (
+            lambda x, k: tf.nn.conv3d(x, k, [1] * 5, "SAME"), (reals(2, 16, 32, 32, 8), reals(3, 3, 3, 8, 16)),
+        ),
+        "cholesky": (
+            lambda x: tf.cholesky(tf.matmul(x, x, transpose_b=True) + 64.0 * tf.eye(64)), (reals(16, 64, 64),),
+        ),
         "conv2d_transpose": (lambda x, k: tf.nn.conv2d_transpose(x, k, list(IMAGE), **same), (PIXELS, TAPS)),
         "max_pool": (lambda x: tf.nn.max_pool(x, [1, 2, 2, 1], [1, 2, 2, 1], "SAME"), (PIXELS,)),
         "avg_pool": (lambda x: tf.nn.avg_pool(x, [1, 3, 3, 1], [1, 1, 1, 1], "SAME"), (PIXELS,)),
