@@ -507,6 +507,10 @@ class Graph:
     def scopes(self, scopes: Scopes) -> None:
         self._stack.current = scopes
 
+    def _get_control_flow_context(self) -> Any:
+        """The branch or loop that is being built, or None: TensorFlow's name, which programs use."""
+        return self.scopes.flow
+
     def switch_to_thread_local(self) -> None:
         """From now on, keep the open blocks per thread. Each thread starts from a copy of what is open now."""
         self._stack.switch_to_thread_local()

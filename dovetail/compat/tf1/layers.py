@@ -159,6 +159,10 @@ class Conv2DTranspose(Layer, _convolution.Conv2DTranspose):
     """See `conv2d_transpose`."""
 
 
+class SeparableConv2D(Layer, _convolution.SeparableConv2D):
+    """See `separable_conv2d`."""
+
+
 class MaxPooling1D(Layer, _pooling.MaxPooling1D):
     """See `max_pooling1d`."""
 
@@ -367,6 +371,40 @@ def conv2d_transpose(
     return _called(layer, inputs)
 
 
+def separable_conv2d(
+    inputs: Any,
+    filters: int,
+    kernel_size: Any,
+    strides: Any = (1, 1),
+    padding: str = "valid",
+    data_format: str = "channels_last",
+    dilation_rate: Any = (1, 1),
+    depth_multiplier: int = 1,
+    activation: Any = None,
+    use_bias: bool = True,
+    depthwise_initializer: Any = None,
+    pointwise_initializer: Any = None,
+    bias_initializer: Any = "zeros",
+    depthwise_regularizer: Any = None,
+    pointwise_regularizer: Any = None,
+    bias_regularizer: Any = None,
+    activity_regularizer: Any = None,
+    depthwise_constraint: Any = None,
+    pointwise_constraint: Any = None,
+    bias_constraint: Any = None,
+    trainable: bool = True,
+    name: str | None = None,
+    reuse: bool | None = None,
+) -> Tensor:
+    """A convolution of each channel by itself, with `depth_multiplier` filters, then one of single pixels; arguments as of `conv2d`."""
+    layer = SeparableConv2D(
+        filters, kernel_size, strides, padding, data_format, dilation_rate, depth_multiplier, activation, use_bias, depthwise_initializer,
+        pointwise_initializer, bias_initializer, depthwise_regularizer, pointwise_regularizer, bias_regularizer, activity_regularizer,
+        depthwise_constraint, pointwise_constraint, bias_constraint, trainable=trainable, name=name, _reuse=reuse,
+    )  # fmt: skip
+    return _called(layer, inputs)
+
+
 def max_pooling2d(
     inputs: Any,
     pool_size: Any,
@@ -529,6 +567,7 @@ __all__ = [
     "Layer",
     "MaxPooling1D",
     "MaxPooling2D",
+    "SeparableConv2D",
     "average_pooling1d",
     "average_pooling2d",
     "batch_normalization",
@@ -540,4 +579,5 @@ __all__ = [
     "flatten",
     "max_pooling1d",
     "max_pooling2d",
+    "separable_conv2d",
 ]

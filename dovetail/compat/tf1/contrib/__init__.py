@@ -2,8 +2,8 @@
 
 Most modules give other parts of Dovetail under their first names: `cluster_resolver`, `data`, `distribute`, `framework`, `lookup`,
 `losses`, `metrics`, `opt`, `rnn`. These define something: `layers` (by `networks`, `norms`, `plain_layers`, `regularizers`), `arg_scope`,
-`evaluation`, `hparams`, `learn`, `legacy_seq2seq`, `seq2seq`, `slim`, `training`, `util`, `utils`, `variables`. No other package imports
-it.
+`evaluation`, `hparams`, `learn`, `legacy_seq2seq`, `seq2seq`, `slim`, `tpu`, `training`, `util`, `utils`, `variables`. No other package
+imports it.
 """
 
 from typing import Any
@@ -24,6 +24,7 @@ from . import (
     rnn,
     seq2seq,
     slim,
+    tpu,
     training,
     util,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "rnn",
     "seq2seq",
     "slim",
+    "tpu",
     "training",
     "util",
 ]

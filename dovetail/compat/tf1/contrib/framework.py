@@ -1,6 +1,7 @@
 """Steps, variables, checkpoints and `arg_scope` of `tf.contrib.framework`."""
 
 from ....api import nest
+from ....graph.core.default_graph import get_default_graph
 from ....train.global_step import assert_global_step, create_global_step, get_global_step, get_or_create_global_step
 from ....train.saving.checkpoint_state import list_variables, load_checkpoint, load_variable
 from ..training.warm_starting import init_from_checkpoint
@@ -27,6 +28,12 @@ from .variables import (
     variable,
 )
 
+
+def get_name_scope() -> str:
+    """The name of the open name scopes, as `a/b`; "" outside all."""
+    return get_default_graph().get_name_scope()
+
+
 __all__ = [
     "add_arg_scope",
     "add_model_variable",
@@ -43,6 +50,7 @@ __all__ = [
     "get_global_step",
     "get_local_variables",
     "get_model_variables",
+    "get_name_scope",
     "get_or_create_global_step",
     "get_trainable_variables",
     "get_unique_variable",

@@ -137,11 +137,11 @@ def _module(path: str) -> Callable[[], ModuleType] | None:
         return lambda: public
     parts = path.split(".")
     # Such as `contrib.layers.python.layers.initializers`.
-    if parts[0] == "contrib" and "python" in parts[2:] and not substitute(path):
-        home = ".".join(parts[:2])
-        if _public(home) is not None:
-            inner = _public(f"{home}.{parts[-1]}")
-            return (lambda: inner) if inner is not None else (lambda: InnerModule(path, (home,)))
+    home = ".".join(parts[:2])
+    known_here = parts[0] == "contrib" and substitute(path) in ("", substitute(home))
+    if known_here and "python" in parts[2:] and _public(home) is not None:
+        inner = _public(f"{home}.{parts[-1]}")
+        return (lambda: inner) if inner is not None else (lambda: InnerModule(path, (home,)))
     if any(known.startswith(f"{path}.") for table in (MODULES, SAME_MODULES) for known in table):
         return lambda: InnerModule(path, ())
     return None

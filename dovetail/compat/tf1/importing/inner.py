@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
 from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import dovetail as tf
 
+_UIDS = itertools.count(1)
 _PRINT_DEPRECATION_WARNINGS = False  # programs set it; there are none to print
 
 
@@ -121,6 +126,96 @@ def dimension_value(dimension: Any) -> int | None:
     return size
 
 
+def convert_to_tensor(
+    value: Any,
+    dtype: Any = None,
+    name: str | None = None,
+    as_ref: bool = False,
+    preferred_dtype: Any = None,
+    **kwargs: Any,
+) -> tf.Tensor:
+    """`tf.convert_to_tensor`, which here also takes what TensorFlow's inside hands to functions that convert."""
+    return tf.convert_to_tensor(value, dtype, name, preferred_dtype or kwargs.get("dtype_hint"))
+
+
+def uid() -> int:
+    """A number that no call before has given."""
+    return next(_UIDS)
+
+
+def alias_inplace_update(x: Any, i: Any, v: Any) -> tf.Tensor:
+    """`x` with `v` in place of row `i`, or of the rows `i`."""
+    return _with_rows(tf.tensor_scatter_update, x, i, v)
+
+
+def alias_inplace_add(x: Any, i: Any, v: Any) -> tf.Tensor:
+    """`x` with `v` added to row `i`, or to the rows `i`."""
+    return _with_rows(tf.tensor_scatter_add, x, i, v)
+
+
+def alias_inplace_sub(x: Any, i: Any, v: Any) -> tf.Tensor:
+    """`x` with `v` subtracted from row `i`, or from the rows `i`."""
+    return _with_rows(tf.tensor_scatter_sub, x, i, v)
+
+
+def _with_rows(change: Callable[..., Any], x: Any, i: Any, v: Any) -> tf.Tensor:
+    rows = tf.convert_to_tensor(i)
+    changed: tf.Tensor = change(x, tf.expand_dims(rows, -1), v)
+    return changed
+
+
+def Defun(*input_types: Any, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator for a function of tensors. Each call puts its nodes into the graph, where TensorFlow puts one node that calls it.
+
+    Args:
+        input_types: element types of the arguments; none: those that are given.
+
+    Keyword Args:
+        func_name (str): the name scope of each call; None: the function's name.
+        python_grad_func (Callable): gives the gradients of the arguments, from an object with `inputs` and `outputs`, and the gradients
+            of the results; None: they are derived.
+        grad_func (Callable): the same from the arguments and then the gradients of the results.
+
+    Other options, such as `shape_func` and `compiled`, are accepted and ignored.
+    """
+    of_call, of_arguments = options.get("python_grad_func"), options.get("grad_func")
+
+    def decorated(f: Callable[..., Any]) -> Callable[..., Any]:
+        def with_gradient(*args: Any) -> Any:
+            results = f(*args)
+
+            def gradients(*grads: Any) -> Any:
+                if of_call is None:
+                    return of_arguments(*args, *grads)  # type: ignore[misc]
+                return of_call(
+                    SimpleNamespace(inputs=list(args), outputs=tf.contrib.framework.nest.flatten(results)), *grads
+                )
+
+            return results, gradients
+
+        body = f if of_call is None and of_arguments is None else tf.custom_gradient(with_gradient)
+
+        @wraps(f)
+        def called(*args: Any, name: str | None = None) -> Any:
+            with tf.name_scope(name or options.get("func_name") or f.__name__.strip("<>")):
+                types = input_types or [None] * len(args)
+                found = body(*(tf.convert_to_tensor(a, dtype) for a, dtype in zip(args, types, strict=True)))
+                return found[0] if isinstance(found, (list, tuple)) and len(found) == 1 else found
+
+        return called
+
+    return decorated
+
+
+def GetContainingXLAContext(ctxt: Any) -> None:
+    """None: no part of a graph is compiled by XLA."""
+
+
+def skip_summary() -> bool:
+    """False: summaries are written."""
+    return False
+
+
 def in_graph_mode() -> bool:
     """True: what is called makes nodes of a graph."""
     return True
@@ -139,10 +234,16 @@ def _unchanged(*_: Any, **__: Any) -> Callable[[Any], Any]:
 tf_export = keras_export = deprecated = deprecated_args = deprecated_arg_values = should_use_result = _unchanged
 
 __all__ = [
+    "Defun",
     "DeviceAttributes",
     "FileIO",
+    "GetContainingXLAContext",
+    "alias_inplace_add",
+    "alias_inplace_sub",
+    "alias_inplace_update",
     "as_shape",
     "constant_value",
+    "convert_to_tensor",
     "copy",
     "create_dir",
     "delete_file",
@@ -155,6 +256,7 @@ __all__ = [
     "get_matching_files",
     "in_eager_mode",
     "in_graph_mode",
+    "inspect",
     "is_directory",
     "keras_export",
     "list_directory",
@@ -164,9 +266,11 @@ __all__ = [
     "recursive_create_dir",
     "scalar",
     "should_use_result",
+    "skip_summary",
     "smart_cond",
     "smart_constant_value",
     "tf_export",
+    "uid",
     "unknown_shape",
     "vector",
     "with_dependencies",

@@ -100,6 +100,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "python.framework.convert_to_constants": ("graph_util",),
     "python.framework.device": ("",),
     "python.framework.framework_lib": ("", "train"),
+    "python.framework.function": ("compat.tf1.importing.inner",),
     "python.framework.importer": ("",),
     "python.framework.indexed_slices": ("",),
     "python.framework.meta_graph": ("train",),
@@ -129,6 +130,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "python.ops.confusion_matrix": ("",),
     "python.ops.control_flow_grad": _NONE,
     "python.ops.control_flow_ops": ("", "debugging", "compat.tf1.importing.inner"),
+    "python.ops.control_flow_util": ("compat.tf1.importing.inner",),
     "python.ops.custom_gradient": ("",),
     "python.ops.data_flow_grad": _NONE,
     "python.ops.data_flow_ops": ("", "lookup"),
@@ -149,6 +151,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "python.ops.image_ops": ("image",),
     "python.ops.image_ops_impl": ("image",),
     "python.ops.init_ops": ("", "initializers", "keras.initializers"),
+    "python.ops.inplace_ops": ("compat.tf1.importing.inner",),
     "python.ops.io_ops": ("", "io"),
     "python.ops.linalg.linalg": ("linalg",),
     "python.ops.linalg_grad": _NONE,
@@ -184,7 +187,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "python.ops.state_ops": ("",),
     "python.ops.stateless_random_ops": ("random",),
     "python.ops.string_ops": ("", "strings"),
-    "python.ops.summary_op_util": _NONE,
+    "python.ops.summary_op_util": ("compat.tf1.importing.inner",),
     "python.ops.template": ("",),
     "python.ops.tensor_array_grad": _NONE,
     "python.ops.tensor_array_ops": ("",),
@@ -238,6 +241,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "python.util.compat": ("compat",),
     "python.util.deprecation": ("compat.tf1.importing.inner",),
     "python.util.tf_export": ("compat.tf1.importing.inner",),
+    "python.util.tf_inspect": ("compat.tf1.importing.inner.inspect",),
     "python.util.tf_should_use": ("compat.tf1.importing.inner",),
     "core.example.example_pb2": _TRAIN,
     "core.example.feature_pb2": _TRAIN,
@@ -262,7 +266,7 @@ MODULES: dict[str, tuple[str, ...]] = {
 
 OTHER_NAMES = {
     "python.framework.common_shapes.broadcast_shape": "broadcast_static_shape",
-    "python.framework.ops.internal_convert_to_tensor": "convert_to_tensor",
+    "python.framework.ops.internal_convert_to_tensor": "compat.tf1.importing.inner.convert_to_tensor",
     "python.framework.ops.internal_convert_to_tensor_or_indexed_slices": "convert_to_tensor_or_indexed_slices",
     "python.framework.tensor_shape.as_dimension": "Dimension",
     "python.framework.tensor_util.MakeNdarray": "make_ndarray",
@@ -308,6 +312,8 @@ _OLDER = {
 """Names of before TensorFlow 1, and what took their place."""
 
 _SUBSTITUTES = {f: f"it is of before TensorFlow 1; use tf.{to}" for f, to in _OLDER.items()} | {
+    "autograph": "write tf.cond and tf.while_loop",
+    "compat.v2": "there is TensorFlow 1 alone; use tf.compat.v1",
     "contrib.all_reduce": "use tf.distribute.HierarchicalCopyAllReduce or tf.distribute.NcclAllReduce",
     "contrib.autograph": "write tf.cond and tf.while_loop",
     "contrib.boosted_trees": "there is none; scikit-learn has such models",
@@ -335,7 +341,6 @@ _SUBSTITUTES = {f: f"it is of before TensorFlow 1; use tf.{to}" for f, to in _OL
     "python.debug": "use tf.add_check_numerics_ops and tf.Print",
     "python.eager.backprop": _NO_EAGER,
     "python.eager.def_function": _NO_EAGER,
-    "python.framework.function": "use tf.custom_gradient",
     "python.framework.load_library": "ops of C++ cannot be loaded; use tf.py_func",
     "python.framework.ops.RegisterShape": "shapes of ops are rules of their definitions",
     "python.ops.rnn_cell_impl._linear": "use tf.layers.dense(tf.concat(args, 1), output_size)",

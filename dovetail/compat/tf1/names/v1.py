@@ -17,8 +17,8 @@ __version__ = "1.15.0"
 def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module("dovetail"), name)
-    except AttributeError:
-        raise AttributeError(f"module 'dovetail.compat.v1' has no attribute {name!r}") from None
+    except AttributeError as error:
+        raise AttributeError(str(error).replace("'dovetail'", "'dovetail.compat.v1'", 1)) from None
 
 
 def __dir__() -> list[str]:

@@ -38,6 +38,48 @@ def test_a_layer_without_bias_has_none(made: Callable[..., Any]) -> None:
     assert with_bias.bias.shape == [2] and len(with_bias.weights) == 2
 
 
+@pytest.mark.parametrize("layers", [tf.layers, tf.keras.layers])
+@pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
+def test_a_separable_convolution_is_one_by_channel_and_one_by_pixel(layers: Any, data_format: str) -> None:
+    made = layers.SeparableConv2D(5, 3, 2, "same", data_format, depth_multiplier=3, activation="relu")
+    x = tf.constant(IMAGES if data_format == "channels_last" else IMAGES.transpose(0, 3, 1, 2))
+    y = made(x)
+    first, second, bias = made.weights
+    assert [w.op.name.rpartition("/")[2] for w in made.weights] == ["depthwise_kernel", "pointwise_kernel", "bias"]
+    assert [w.shape.as_list() for w in made.weights] == [[3, 3, 2, 3], [1, 1, 6, 5], [5]] and made.bias is bias
+    by_channel = tf.concat(
+        [tf.nn.conv2d(IMAGES[..., c : c + 1], first[:, :, c : c + 1], [1, 2, 2, 1], "SAME") for c in range(2)], -1
+    )
+    wanted = tf.nn.relu(tf.tensordot(by_channel, second[0, 0], 1) + bias)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        found, plain = session.run([y, wanted])
+    np.testing.assert_allclose(
+        found if data_format == "channels_last" else found.transpose(0, 2, 3, 1), plain, atol=1e-5
+    )
+    config = made.get_config()
+    again = layers.SeparableConv2D.from_config(config)
+    assert again.get_config() == config and "kernel_initializer" not in config
+
+
+def test_the_function_of_a_separable_convolution_makes_its_variables_in_a_scope() -> None:
+    y = tf.layers.separable_conv2d(IMAGES, 4, 3, dilation_rate=2, use_bias=False, name="mixed")
+    assert y.shape.as_list() == [6, 4, 4, 4]
+    assert [v.op.name for v in tf.trainable_variables()] == ["mixed/depthwise_kernel", "mixed/pointwise_kernel"]
+
+
+def test_a_layer_around_another_one() -> None:
+    class Doubled(tf.keras.layers.Wrapper):
+        def call(self, inputs: Any) -> Any:
+            return 2 * self.layer(inputs)
+
+    inside = tf.keras.layers.Dense(3)
+    made = Doubled(inside)
+    made(tf.ones([2, 4]))
+    assert made.layer is inside and made.weights == inside.weights
+    assert Doubled.from_config(made.get_config()).layer.units == 3
+
+
 def test_names_reuse_and_collections() -> None:
     x = tf.placeholder(tf.float32, [None, 8, 8, 2])
     with tf.variable_scope("net"):

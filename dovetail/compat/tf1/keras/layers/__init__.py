@@ -7,7 +7,7 @@
 from ..registry import LAYERS
 from .attention import MultiHeadAttention
 from .base import Layer
-from .convolution import Conv1D, Conv2D, Conv2DTranspose, DepthwiseConv2D, ZeroPadding2D
+from .convolution import Conv1D, Conv2D, Conv2DTranspose, DepthwiseConv2D, SeparableConv2D, ZeroPadding2D
 from .core import (
     Activation,
     Dense,
@@ -55,7 +55,7 @@ from .pooling import (
     MaxPooling1D,
     MaxPooling2D,
 )
-from .recurrent import GRU, LSTM, RNN, Bidirectional, SimpleRNN, TimeDistributed
+from .recurrent import GRU, LSTM, RNN, Bidirectional, SimpleRNN, TimeDistributed, Wrapper
 
 __all__ = [
     "GRU",
@@ -104,11 +104,13 @@ __all__ = [
     "RepeatVector",
     "Rescaling",
     "Reshape",
+    "SeparableConv2D",
     "SimpleRNN",
     "Softmax",
     "SpatialDropout1D",
     "Subtract",
     "TimeDistributed",
+    "Wrapper",
     "ZeroPadding2D",
     "add",
     "average",

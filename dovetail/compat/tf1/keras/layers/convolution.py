@@ -10,7 +10,7 @@ from .....graph.ops.array.concat_stack import stack
 from .....graph.ops.array.padding import pad
 from .....graph.ops.array.shapes import expand_dims, shape, squeeze, transpose
 from .....graph.ops.math.common import need_floats
-from .....graph.ops.nn.conv import conv2d, conv2d_transpose, depthwise_conv2d_native
+from .....graph.ops.nn.conv import conv2d, conv2d_transpose, depthwise_conv2d_native, separable_conv2d
 from .....graph.ops.nn.dense import bias_add
 from .. import activations, constraints, initializers, regularizers
 from ..backend import image_data_format
@@ -99,15 +99,18 @@ class _Conv(Layer):
     def build(self, input_shape: Shape) -> None:
         """See `Layer.build`."""
         channels = known(self, input_shape, self._channel_axis)
-        self.kernel = self.add_weight(
-            "kernel", self._kernel_shape(channels), None, self.kernel_initializer, self.kernel_regularizer,
-            constraint=self.kernel_constraint,
-        )  # fmt: skip
+        self._add_kernels(channels)
         if self.use_bias:
             self.bias = self.add_weight(
                 "bias", [self._outputs(channels)], None, self.bias_initializer, self.bias_regularizer,
                 constraint=self.bias_constraint,
             )  # fmt: skip
+
+    def _add_kernels(self, channels: int) -> None:
+        self.kernel = self.add_weight(
+            "kernel", self._kernel_shape(channels), None, self.kernel_initializer, self.kernel_regularizer,
+            constraint=self.kernel_constraint,
+        )  # fmt: skip
 
     def _outputs(self, channels: int) -> int:
         return self.filters
@@ -211,6 +214,78 @@ class DepthwiseConv2D(_Conv):
         return config
 
 
+class SeparableConv2D(_Conv):
+    """A convolution of each channel by itself, and then one of single pixels that mixes the channels.
+
+    Other arguments are as of `Conv1D`.
+
+    Args:
+        depth_multiplier: how many filters each channel has at first.
+        depthwise_initializer: of the first kernel, `[height, width, channels, depth_multiplier]`; so regularizer and constraint.
+        pointwise_initializer: of the second one, `[1, 1, channels * depth_multiplier, filters]`; so regularizer and constraint.
+    """
+
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: Any,
+        strides: Any = 1,
+        padding: str = "valid",
+        data_format: str | None = None,
+        dilation_rate: Any = 1,
+        depth_multiplier: int = 1,
+        activation: Any = None,
+        use_bias: bool = True,
+        depthwise_initializer: Any = "glorot_uniform",
+        pointwise_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        depthwise_regularizer: Any = None,
+        pointwise_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        depthwise_constraint: Any = None,
+        pointwise_constraint: Any = None,
+        bias_constraint: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            filters, kernel_size, strides, padding, data_format, dilation_rate, activation, use_bias,
+            bias_initializer=bias_initializer, bias_regularizer=bias_regularizer, activity_regularizer=activity_regularizer,
+            bias_constraint=bias_constraint, **kwargs,
+        )  # fmt: skip
+        self.depth_multiplier = int(depth_multiplier)
+        self.depthwise_initializer = initializers.get(depthwise_initializer)
+        self.pointwise_initializer = initializers.get(pointwise_initializer)
+        self.depthwise_regularizer = regularizers.get(depthwise_regularizer)
+        self.pointwise_regularizer = regularizers.get(pointwise_regularizer)
+        self.depthwise_constraint = constraints.get(depthwise_constraint)
+        self.pointwise_constraint = constraints.get(pointwise_constraint)
+
+    def _add_kernels(self, channels: int) -> None:
+        self.depthwise_kernel = self.add_weight(
+            "depthwise_kernel", [*self.kernel_size, channels, self.depth_multiplier], None, self.depthwise_initializer,
+            self.depthwise_regularizer, constraint=self.depthwise_constraint,
+        )  # fmt: skip
+        self.pointwise_kernel = self.add_weight(
+            "pointwise_kernel", [*[1] * self._rank, channels * self.depth_multiplier, self.filters], None,
+            self.pointwise_initializer, self.pointwise_regularizer, constraint=self.pointwise_constraint,
+        )  # fmt: skip
+
+    def call(self, inputs: Tensor) -> Tensor:
+        """See `Layer.call`."""
+        attrs = {**_attrs(self), "dilations": self.dilation_rate}
+        return self._finished(
+            separable_conv2d(
+                inputs, self.depthwise_kernel, self.pointwise_kernel, padding=self.padding.upper(), **attrs
+            )
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        """See `Layer.get_config`."""
+        kept = {k: v for k, v in super().get_config().items() if not k.startswith("kernel_") or k == "kernel_size"}
+        return {**kept, "depth_multiplier": self.depth_multiplier, **weighted_config(self, "depthwise", "pointwise")}
+
+
 class Conv2DTranspose(_Conv):
     """The way back of a convolution: images grow by the strides. Arguments: see `Conv1D`.
 
@@ -272,4 +347,4 @@ class ZeroPadding2D(Layer):
         return {**super().get_config(), "padding": [list(p) for p in self.padding], "data_format": self.data_format}
 
 
-__all__ = ["Conv1D", "Conv2D", "Conv2DTranspose", "DepthwiseConv2D", "ZeroPadding2D"]
+__all__ = ["Conv1D", "Conv2D", "Conv2DTranspose", "DepthwiseConv2D", "SeparableConv2D", "ZeroPadding2D"]

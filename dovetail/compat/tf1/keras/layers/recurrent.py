@@ -436,14 +436,26 @@ class Bidirectional(Layer):
         }
 
 
-class TimeDistributed(Layer):
-    """A layer for each step: [batch, steps, ...]."""
+class Wrapper(Layer):
+    """What layers around another layer have in common.
 
-    supports_masking = True
+    Args:
+        layer: the layer inside, or its config; `self.layer`.
+    """
 
     def __init__(self, layer: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.layer = LAYERS.deserialize(layer) if isinstance(layer, dict) else layer
+
+    def get_config(self) -> dict[str, Any]:
+        """See `Layer.get_config`."""
+        return {**super().get_config(), "layer": LAYERS.serialize(self.layer)}
+
+
+class TimeDistributed(Wrapper):
+    """A layer for each step: [batch, steps, ...]."""
+
+    supports_masking = True
 
     def call(self, inputs: Tensor, training: Any = None) -> Any:
         """See `Layer.call`."""
@@ -458,9 +470,5 @@ class TimeDistributed(Layer):
         found.set_shape([sizes[0], sizes[1], *rest])
         return found
 
-    def get_config(self) -> dict[str, Any]:
-        """See `Layer.get_config`."""
-        return {**super().get_config(), "layer": LAYERS.serialize(self.layer)}
 
-
-__all__ = ["GRU", "LSTM", "RNN", "Bidirectional", "SimpleRNN", "TimeDistributed"]
+__all__ = ["GRU", "LSTM", "RNN", "Bidirectional", "SimpleRNN", "TimeDistributed", "Wrapper"]
