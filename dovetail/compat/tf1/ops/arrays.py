@@ -11,7 +11,7 @@ import numpy as np
 
 from ....graph.core.argument_names import explain_members
 from ....graph.core.build import TensorLike, apply, convert, make
-from ....graph.core.dtypes import Array, as_dtype, int32
+from ....graph.core.dtypes import Array, as_dtype, float64, int32
 from ....graph.core.errors import invalid
 from ....graph.core.graph import Tensor
 from ....graph.core.opdef import Attrs, Output, define
@@ -26,7 +26,18 @@ from ....graph.ops.array.segments import unsorted_segment_sum
 from ....graph.ops.array.shapes import broadcast_to, reshape, shape, size
 from ....graph.ops.array.slicing import MASKS
 from ....graph.ops.array.space_depth import batch_to_space_nd, four_axes
-from ....graph.ops.math.arithmetic import add, divide, floormod, minimum, multiply, negative, rsqrt, subtract, truediv
+from ....graph.ops.math.arithmetic import (
+    add,
+    divide,
+    floormod,
+    maximum,
+    minimum,
+    multiply,
+    negative,
+    rsqrt,
+    subtract,
+    truediv,
+)
 from ....graph.ops.math.cast import cast
 from ....graph.ops.math.clip import clip_by_value
 from ....graph.ops.math.compare import less, logical_not
@@ -251,22 +262,29 @@ def histogram_fixed_width_bins(
     >>> histogram_fixed_width_bins([-1.0, 0.0, 1.5, 2.0, 5.0, 15.0], [0.0, 5.0], 5)   # evaluates to [0, 0, 1, 2, 4, 4]
     """
     with op_scope(name, "histogram_fixed_width_bins", values, value_range, nbins) as scope:
-        given = convert(values, name="values")
-        ends = convert(value_range, given.dtype.base, name="value_range")
-        need_rank(ends.dims, 1, "value_range")
-        if not compatible(ends.dims, (2,)):
-            raise ValueError(f"value_range: Dimension must be 2 but is {ends.shape[0]}")
-        checks = [
-            Assert(less(ends[0], ends[1]), ["value_range must satisfy value_range[0] < value_range[1], but is", ends])
-        ]
-        if given.dtype.base.is_floating:
-            checks.append(Assert(logical_not(reduce_any(is_nan(given))), ["Histogram values must not contain NaN"]))
-        share = truediv(subtract(with_dependencies(checks, given), ends[0]), subtract(ends[1], ends[0]))
-        count = convert(nbins, name="nbins")
+        given, ends, count = _histogram_operands(values, value_range, nbins)
+        share = truediv(subtract(given, ends[0]), subtract(ends[1], ends[0]))
         at = floor(multiply(cast(count, share.dtype.base), share))
         limit = cast(subtract(count, 1), share.dtype.base)
         found: Tensor = cast(clip_by_value(at, 0.0, limit), as_dtype(dtype), name=scope)
         return found
+
+
+def _histogram_operands(
+    values: TensorLike, value_range: TensorLike, nbins: TensorLike
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The values, checked, the two ends, and the number of bins."""
+    given = convert(values, name="values")
+    ends = convert(value_range, given.dtype.base, name="value_range")
+    need_rank(ends.dims, 1, "value_range")
+    if not compatible(ends.dims, (2,)):
+        raise ValueError(f"value_range: Dimension must be 2 but is {ends.shape[0]}")
+    checks = [
+        Assert(less(ends[0], ends[1]), ["value_range must satisfy value_range[0] < value_range[1], but is", ends])
+    ]
+    if given.dtype.base.is_floating:
+        checks.append(Assert(logical_not(reduce_any(is_nan(given))), ["Histogram values must not contain NaN"]))
+    return with_dependencies(checks, given), ends, convert(nbins, name="nbins")
 
 
 def histogram_fixed_width(
@@ -274,10 +292,15 @@ def histogram_fixed_width(
 ) -> Tensor:
     """How many values each bin has: a vector of `nbins` numbers. Arguments as of `histogram_fixed_width_bins`.
 
+    As in TensorFlow, widths are computed in float64 here and not there: a value at an edge may be counted in another bin.
+
     >>> histogram_fixed_width([-1.0, 0.0, 1.5, 2.0, 5.0, 15.0], [0.0, 5.0], 5)   # evaluates to [2, 1, 1, 0, 2]
     """
     with op_scope(name, "histogram_fixed_width", values, value_range, nbins):
-        bins = reshape(histogram_fixed_width_bins(values, value_range, nbins), [-1])
+        given, ends, count = _histogram_operands(values, value_range, nbins)
+        width = truediv(cast(subtract(ends[1], ends[0]), float64), cast(count, float64))
+        at = truediv(cast(subtract(maximum(given, ends[0]), ends[0]), float64), width)
+        bins = reshape(cast(minimum(at, cast(subtract(count, 1), float64)), int32), [-1])
         return unsorted_segment_sum(cast(ones_like(bins), as_dtype(dtype)), bins, nbins)
 
 

@@ -90,6 +90,13 @@ def test_histograms(kind):
     np.testing.assert_array_equal(bins, np.clip(np.floor(values / 2), 0, 4))
 
 
+def test_a_value_at_an_edge_is_counted_in_tensorflow_s_bin():
+    """-0.24 as a float32 is a bit below the edge, which only float64 tells."""
+    edge = np.float32([-0.24])
+    assert run(tf.histogram_fixed_width(edge, [-3.0, 3.0], 50)).nonzero()[0].tolist() == [22]
+    assert run(tf.histogram_fixed_width_bins(edge, [-3.0, 3.0], 50)).tolist() == [23]
+
+
 @pytest.mark.parametrize(
     ("values", "ends", "text"),
     [([0.1, np.nan], [0, 1], "NaN"), ([0.1], [1, 1], "value_range"), ([0.1], [1, 0], "value_range")],
