@@ -15,7 +15,6 @@ from echoing import WAIT_S, Connection, ping, streams_of, until
 from hypothesis import given, strategies as st
 
 from dovetail.runtime.transport import endpoint, peer, peers as peers_module
-from dovetail.runtime.transport.client import Connections
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.transport.peer import Connect
 from dovetail.runtime.transport.stream import Stream
@@ -313,11 +312,9 @@ def test_messages_that_are_refused_on_a_stream_count(echo: Endpoint) -> None:
 
 
 def test_a_closed_client_leaves_nothing_at_the_server(echo: Endpoint) -> None:
-    with Connections() as connections:
-        for _ in range(5):
-            connections.send(echo.address, ping(1))
-            assert connections.poll(WAIT_S)
-        until(lambda: len(streams_of(echo)) == 1, "they have gone over")
+    with Connection(echo.address) as connection:
+        warm(connection)
+        assert len(streams_of(echo)) == 1
     until(lambda: not streams_of(echo), "the stream is gone")
 
 
@@ -330,10 +327,13 @@ def test_what_waits_for_a_client_that_has_gone_is_dropped(monkeypatch: pytest.Mo
             server.reply(peer, Message("tensors", {"step": seq, "channels": [0], "without": []}, (np.zeros(4_000),)))
 
     with Endpoint("localhost:0", handle) as server, Connection(server.address) as deaf:
-        for _ in range(20):
+
+        def has_gone_over() -> bool:  # a client takes the next step of it when it looks for messages
             deaf.send(ping(1))
             assert deaf.recv(WAIT_S) is not None
-        until(lambda: bool(streams_of(server)), "they have gone over")
+            return bool(streams_of(server))
+
+        until(has_gone_over, "they have gone over")
         deaf.send(ping(100))
         until(lambda: server.waiting() > 0, "messages wait")
         time.sleep(0.5)
