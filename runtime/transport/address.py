@@ -62,15 +62,15 @@ def resolve(host: str) -> list[str]:
     return sorted(found, key=lambda ip: (":" in ip, ip))
 
 
-_locations: dict[str, str] = {}  # address of a task that was moved -> where it listens now
+locations: dict[str, str] = {}  # address of a task that was moved -> where it listens now
 
 
 def location_of(address: str) -> str:
     """Where the task listens that a cluster knows by `address`: there, unless it was moved (`endpoint.relocate`)."""
-    return _locations.get(address, address)
+    return locations.get(address, address)
 
 
 def set_location(address: str, location: str) -> bool:
     """Have new connections to `address` made to `location`; whether that is a change."""
-    before, _locations[address] = location_of(address), location
+    before, locations[address] = location_of(address), location
     return before != location

@@ -18,7 +18,7 @@ from ..wire.messages import Message, encode
 from ..wire.reassembly import TooLargeError
 from ..wire.schema import WireError
 from .access_control import why_silent
-from .address import location_of, split_address
+from .address import location_of, locations, split_address
 from .event_loop import EventLoop
 from .keys import Keys
 from .peer import Peer
@@ -75,15 +75,15 @@ class Connections:
 
     def peer(self, address: str) -> Peer:
         """The server at `address`, with a connection to it. OSError, ValueError: as `ZmqLinks.dial`."""
-        location, known = location_of(address), self._known.get(address)
-        if known is not None and known[0] == location:
+        known = self._known.get(address)
+        if known is not None and known[0] == locations.get(address, address):
             return known[1]
         if self.closed:
             raise ConnectionError(f"the connection to {address} is closed")
         self.forget(address)  # the task was moved
         split_address(address)
         peer = self._peers.get(dialled_name(address))
-        self._known[address] = location, peer
+        self._known[address] = location_of(address), peer
         try:
             self._peers.links.dial(peer.name)
         except BaseException:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import secrets
-import select
 import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from select import POLLIN, POLLOUT
 
 from ..shared_memory.pool import mapper
 from ..wire.chunking import PROGRESS_ACK
@@ -154,9 +154,9 @@ class Peers:
     def attend(self, peer: Peer, stream: Stream, event: int, seconds: float = 0.0) -> None:
         """Handle an event of a stream. With `seconds`, wait so long for the message of a `POLLIN`."""
         try:
-            if event & select.POLLOUT and not stream.flush():
+            if event & POLLOUT and not stream.flush():
                 self._watch(peer, stream)
-            if event & ~select.POLLOUT:
+            if event & ~POLLOUT:
                 for frames in stream.receive_within(seconds) if seconds else stream.receive():
                     self._came(peer, frames)
                 if stream.refused is not None:
@@ -175,7 +175,7 @@ class Peers:
             return False
         if self.links.unsettled or self._sending or self._io.queue:
             return False
-        self.attend(peer, stream, select.POLLIN, seconds)
+        self.attend(peer, stream, POLLIN, seconds)
         return True
 
     # --- what leaves -------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from ..wire.tensors import Frame
 
 _CHUNK: Final = 1 << 16  # bytes per read; a longer message gets its own memory
 _ONE: Final = struct.Struct("<IQ")  # the prefix of a message with one frame, the most common kind
+_ONE_BYTES: Final = _ONE.size
 _COUNT: Final = struct.Struct("<I")
 # A message of one frame, up to this size, is copied behind its header: one buffer is sent faster than two.
 _JOINED: Final = 16 << 10
@@ -104,10 +105,10 @@ class Stream:
         Raises:
             ConnectionError: the other end is gone, or this end is closed.
         """
-        if len(frames) == 1 and len(frames[0]) <= _JOINED:
-            data = _ONE.pack(1, len(frames[0])) + frames[0]
-            buffers: list[Frame] = [data]
-            size = len(data)
+        size = len(frames[0])
+        if len(frames) == 1 and size <= _JOINED:
+            buffers: list[Frame] = [_ONE.pack(1, size) + frames[0]]
+            size += _ONE_BYTES
         else:
             buffers = [struct.pack(f"<I{len(frames)}Q", len(frames), *map(len, frames)), *frames]
             size = sum(map(len, buffers))
@@ -212,10 +213,10 @@ class Stream:
             data = self._part + data
             self._part = b""
         at, end = 0, len(data)
-        if end > _ONE.size:  # the common case: one message of one frame
+        if end > _ONE_BYTES:  # the common case: one message of one frame
             count, size = _ONE.unpack_from(data)
-            if count == 1 and size + _ONE.size == end and size <= self._most_bytes:
-                return [[data[_ONE.size :]]]
+            if count == 1 and size + _ONE_BYTES == end and size <= self._most_bytes:
+                return [[data[_ONE_BYTES:]]]
         messages: list[list[Frame]] = []
         while at < end:
             sizes = self._sizes(data, at)
