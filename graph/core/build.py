@@ -230,6 +230,8 @@ def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
         array = dtypes.native(np.asarray(value))
         if dtype is None:
             return array if as_dtype(array.dtype) is not dtypes.string else _string_array(value, array, None)
+        if array.dtype.kind == "O" and dtype is not dtypes.string:
+            return to_array(array.tolist(), dtype)
         if dtype is dtypes.string or array.dtype.kind in "US":
             return _string_array(value, array, dtype)
         return array if array.dtype == dtype.np else _as_type(value, array, dtype)

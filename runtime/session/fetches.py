@@ -195,7 +195,7 @@ def feed_value(tensor: Tensor, value: Any) -> Any:
         array = np.array(value, dtype.np)
     else:
         try:
-            own = isinstance(value, (np.ndarray, np.generic)) and (dtype is string or value.dtype.kind not in "biufc")
+            own = isinstance(value, (np.ndarray, np.generic)) and (dtype is string or value.dtype.kind not in "biufcO")
             array = np.asarray(to_array(value, None if own else dtype))
         except (TypeError, ValueError) as e:
             raise type(e)(f"Cannot feed Tensor '{tensor.name}' (created at {tensor.op.source}): {e}") from None

@@ -8,7 +8,7 @@
 from typing import Any
 
 from ...graph.ops.io.summaries import messages
-from .nodes import histogram, image, merge, merge_all, scalar, tensor_summary
+from .nodes import histogram, image, merge, merge_all, scalar, tensor_summary, text
 from .writer import FileWriter, FileWriterCache
 
 _MESSAGES = ("Event", "Summary", "SummaryMetadata")
@@ -26,4 +26,14 @@ def __getattr__(name: str) -> Any:
     return event_pb2.Event
 
 
-__all__ = ["FileWriter", "FileWriterCache", "histogram", "image", "merge", "merge_all", "scalar", "tensor_summary"]
+__all__ = [
+    "FileWriter",
+    "FileWriterCache",
+    "histogram",
+    "image",
+    "merge",
+    "merge_all",
+    "scalar",
+    "tensor_summary",
+    "text",
+]

@@ -9,8 +9,12 @@ from typing import Any
 from ...distribute.context import get_replica_context
 from ...graph.core.build import TensorLike, apply, convert
 from ...graph.core.default_graph import GraphKeys, get_default_graph
+from ...graph.core.dtypes import string
 from ...graph.core.graph import Tensor
 from ...graph.ops.io import summaries as _summaries  # noqa: F401  (defines the ops)
+
+_TEXT_PLUGIN = b"\n\x06\n\x04text"
+"""A `SummaryMetadata` whose plugin is "text", as bytes: to make one takes tensorboardX."""
 
 
 def scalar(
@@ -97,6 +101,23 @@ def tensor_summary(
             whole.display_name = display_name
         metadata = whole.SerializeToString()
     return _summary("TensorSummaryV2", name, tensor, collections, family, {"serialized_summary_metadata": metadata})
+
+
+def text(name: str, tensor: TensorLike, collections: Sequence[str] | None = None) -> Tensor:
+    """A summary of text, which TensorBoard shows as Markdown: a vector as a column, a matrix as a table.
+
+    Args:
+        name: as in `scalar`.
+        tensor: strings.
+        collections: as in `scalar`.
+
+    Raises:
+        ValueError: the tensor has no strings.
+    """
+    given = convert(tensor, name="values")
+    if given.dtype.base is not string:
+        raise ValueError(f"Expected tensor {given.name} to have dtype string, got {given.dtype.name}: use dt.as_string")
+    return _summary("TensorSummaryV2", name, given, collections, None, {"serialized_summary_metadata": _TEXT_PLUGIN})
 
 
 def _summary(

@@ -134,6 +134,19 @@ def test_a_feed_that_cannot_be_meant(key: Any, value: Any, error: type[Exception
         session.run(y, {keys.get(key, key): value})
 
 
+def test_arrays_of_objects_that_are_numbers_are_fed_as_numbers() -> None:
+    x, y = tf.placeholder(tf.int32, [2]), tf.placeholder(tf.float32)
+    with tf.Session() as session:
+        found = session.run([x + 1, y], {x: np.array([1, 2], object), y: np.array([[1, 0.5]], object)})
+        np.testing.assert_array_equal(found[0], [2, 3])
+        np.testing.assert_array_equal(found[1], [[1, 0.5]])
+        with pytest.raises(TypeError, match="Expected int32, got .*text"):
+            session.run(x, {x: np.array(["text", "b"], object)})
+        with pytest.raises(TypeError, match="fraction would be lost"):
+            session.run(x, {x: np.array([1, 0.5], object)})
+    assert tf.constant(np.array([1, 2], object), tf.int64).dtype is tf.int64
+
+
 def test_a_tensor_cannot_be_fed() -> None:
     x = tf.placeholder(tf.float32)
     with tf.Session() as session, pytest.raises(TypeError, match="cannot be a Tensor"):

@@ -1,5 +1,8 @@
 """Steps, variables, checkpoints and `arg_scope` of `tf.contrib.framework`."""
 
+from collections.abc import Callable
+from typing import Any
+
 from ....api import nest
 from ....graph.core.default_graph import get_default_graph
 from ....train.global_step import assert_global_step, create_global_step, get_global_step, get_or_create_global_step
@@ -29,6 +32,11 @@ from .variables import (
 )
 
 
+def deprecated(date: str | None, instructions: str, warn_once: bool = True) -> Callable[[Any], Any]:
+    """A decorator that leaves a function as it is."""
+    return lambda decorated: decorated
+
+
 def get_name_scope() -> str:
     """The name of the open name scopes, as `a/b`; "" outside all."""
     return get_default_graph().get_name_scope()
@@ -46,6 +54,7 @@ __all__ = [
     "assign_from_values_fn",
     "create_global_step",
     "current_arg_scope",
+    "deprecated",
     "filter_variables",
     "get_global_step",
     "get_local_variables",

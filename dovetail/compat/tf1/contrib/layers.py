@@ -27,9 +27,11 @@ from .regularizers import (
     xavier_initializer,
     xavier_initializer_conv2d,
 )
-from .training import optimize_loss
+from .training import OPTIMIZERS as OPTIMIZER_CLS_NAMES, SUMMARIES as OPTIMIZER_SUMMARIES, optimize_loss
 
 __all__ = [
+    "OPTIMIZER_CLS_NAMES",
+    "OPTIMIZER_SUMMARIES",
     "apply_regularization",
     "avg_pool2d",
     "batch_norm",

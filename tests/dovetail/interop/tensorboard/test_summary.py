@@ -113,6 +113,14 @@ def test_tensors_are_stored_as_they_are(x):
     assert value.metadata.summary_description == "said"
 
 
+def test_text_is_marked_as_text():
+    (value,) = made(tf.summary.text("said", tf.constant(["a", "é"])))
+    assert (value.tag, value.metadata.plugin_data.plugin_name) == ("said", "text")
+    assert tf.make_ndarray(value.tensor).tolist() == [b"a", "é".encode()]
+    with pytest.raises(ValueError, match="to have dtype string, got int32"):
+        tf.summary.text("number", tf.constant(1))
+
+
 def test_all_summaries_are_merged(graph):
     assert tf.summary.merge_all() is None
     a = tf.summary.scalar("a", 1.0)

@@ -165,3 +165,9 @@ def test_rows_of_numbers_of_words(tmp_path: Path) -> None:
     np.testing.assert_array_equal(list(again.transform(["a new fox"])), [[5, 0, 6, 0, 0]])
     often = learn.preprocessing.VocabularyProcessor(3, min_frequency=1)
     np.testing.assert_array_equal(list(often.fit_transform(["b a c", "c a", "c"])), [[0, 2, 1], [1, 2, 0], [1, 0, 0]])
+
+
+def test_small_names_of_programs() -> None:
+    assert tf.contrib.layers.OPTIMIZER_CLS_NAMES["Adam"] is tf.train.AdamOptimizer
+    assert "gradient_norm" in tf.contrib.layers.OPTIMIZER_SUMMARIES
+    assert tf.contrib.framework.deprecated("2018-01-01", "use another one")(values) is values

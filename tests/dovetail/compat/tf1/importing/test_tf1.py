@@ -133,6 +133,7 @@ class TestModules:
             "import tensorflow; tensorflow.contrib.tpu.rewrite": "there are no TPUs",
             "from tensorflow.contrib.tpu.python.ops import tpu_ops as t; t.cross_replica_sum": "there are no TPUs",
             "import tensorflow.compat.v1 as t; t.autograph": "'dovetail.compat.v1' has no attribute 'autograph': write tf.cond",
+            "from tensorflow.python import debug; debug.LocalCLIDebugHook": "debug.LocalCLIDebugHook: use tf.add_check_numerics_ops",
             "import tensorflow.compat.v2 as tf": "tensorflow.compat.v2: there is TensorFlow 1 alone; use tf.compat.v1",
             "import tensorflow; tensorflow.scalar_summary": "use tf.summary.scalar",
             "from tensorflow import no_such": "cannot import name 'no_such'",
