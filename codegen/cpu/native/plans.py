@@ -82,12 +82,15 @@ class NativePlan:
             self._make[i] = partial(_to_send, self._make[i], leaving[i].array)
         self._outputs = [_taker(x, home, where) for x, home in zip(outputs, homes, strict=True)]
         self._threads, self.schedules = planner.threads, planner.schedules
-        self._has_numbers = any(not m.array.ndim for m in given)  # which may be of NumPy's own kind, and so no arrays
+        self._puts_in_order = False  # an input was a number of NumPy's own kind, which is no array
         self._tables: list[Array] = []  # copies that no thread runs now
 
-    def run(self, inputs: Sequence[Array]) -> list[Any] | None:
-        """Run it for arrays of its shapes, contiguous and aligned; returns its outputs. None: a kernel failed."""
-        if self._has_numbers:
+    def run(self, inputs: Sequence[Any], shown: Sequence[Any]) -> list[Any] | None:
+        """Run it for inputs of its shapes, contiguous and aligned; returns its outputs. None: a kernel failed.
+
+        `shown`: what an input is as an output: itself, or the variable whose value it is.
+        """
+        if self._puts_in_order:
             inputs = _in_order(inputs)
         made = [make() for make in self._make]
         try:
@@ -97,11 +100,16 @@ class NativePlan:
         arrays = (*inputs, *made)
         done = run(table, self._threads, arrays, self._patches)
         self._tables.append(table)
+        if not done and not self._puts_in_order:
+            self._puts_in_order = True
+            return self.run(inputs, shown)
         if not done:
             return None
         for i in self._sent:
             if is_shared(made[i]):
                 made[i].flags.writeable = False
+        if shown is not inputs:
+            arrays = (*shown, *made)
         return [take(arrays) for take in self._outputs]
 
 
@@ -197,9 +205,7 @@ class PlanCache:
             with changing(states) as values:
                 for i, value in zip(self._changed, values, strict=True):
                     arrays[i] = value
-                made = self._run(arrays, at_once)
-                state_of = dict(zip(map(id, values), states, strict=True)) if made else {}
-                return made and [state_of.get(id(x), x) for x in made]
+                return self._run(arrays, at_once, inputs)
         except FailedPreconditionError:  # a variable has no value
             return None
 
@@ -212,8 +218,8 @@ class PlanCache:
         except NotPlannableError:
             return None
 
-    def _run(self, arrays: Sequence[Any], at_once: bool) -> list[Any] | None:
-        """As `run`, for arrays alone."""
+    def _run(self, arrays: Sequence[Any], at_once: bool, shown: Sequence[Any] = ()) -> list[Any] | None:
+        """As `run`, for arrays alone. `shown`: as for a `NativePlan`."""
         try:
             plan = self._plans.get(self._key(arrays), self._after)
             if not isinstance(plan, NativePlan):
@@ -228,7 +234,7 @@ class PlanCache:
             self._plans[self._key(arrays)] = plan  # more values may be looked at now
             if not isinstance(plan, NativePlan):
                 return None
-        return plan.run(arrays)
+        return plan.run(arrays, shown or arrays)
 
     def _key(self, arrays: Sequence[Any]) -> Key:
         """The key of a plan. That of arrays which are not in order belongs to no plan."""

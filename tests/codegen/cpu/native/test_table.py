@@ -136,7 +136,7 @@ def checked(values: Any, limit: int, least: int = 0) -> bool:
     x = planner.given(0, values)
     compile_now(check_source(values.itemsize))
     planner.check(x, limit, least)
-    return NativePlan(planner, []).run([values]) is not None
+    return NativePlan(planner, []).run([values], [values]) is not None
 
 
 def test_a_record_that_fails_stops_the_table() -> None:
