@@ -15,7 +15,7 @@ from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.shape import Dims, compatible, merge, text
 from ..math.common import same_type
-from ..math.compare import where
+from ..math.compare import not_equal, where
 from ..math.static_operands import (
     apply_op,
     as_bytes,
@@ -167,7 +167,7 @@ def boolean_mask(
 
     Args:
         tensor: the tensor.
-        mask: bool, of known rank. Its shape equals that of `tensor` from `axis` on.
+        mask: bool, or floats that are true unless they are 0, of known rank. Its shape equals that of `tensor` from `axis` on.
         name: name scope of the nodes.
         axis: the first dimension that the mask covers. None means 0.
 
@@ -177,7 +177,11 @@ def boolean_mask(
     >>> boolean_mask([10, 20, 30], [True, False, True])   # evaluates to [10, 30]
     """
     with op_scope(name, "boolean_mask", tensor, mask):
-        x, chosen = convert(tensor, name="tensor"), convert(mask, bool_, name="mask")
+        x, chosen = convert(tensor, name="tensor"), convert(mask, name="mask")
+        if chosen.dtype.base.is_floating:
+            chosen = not_equal(chosen, 0)
+        elif not chosen.dtype.base.is_bool:
+            convert(mask, bool_, name="mask")  # refuses it
         if not chosen.dims:
             raise ValueError(f"The mask must have a known rank, at least 1: {chosen!r}")
         first = 0 if axis is None else int(axis)

@@ -209,6 +209,16 @@ CASES = [
     ),
     OpCase(
         "GatherV2",
+        lambda x: a.boolean_mask(x, [0.5, 0.0, -1.0]),
+        [real(3, 2)],
+        lambda x: x[[0, 2]],
+        grad=True,
+        unknown=("dims",),
+        dynamic=True,
+        label="boolean-mask-of-floats",
+    ),
+    OpCase(
+        "GatherV2",
         lambda x, m: a.boolean_mask(x, m),
         [real(2, 2, 3), np.array([[True, False], [True, True]])],
         lambda x, m: x[m],
