@@ -163,6 +163,11 @@ def _products(tf: Any) -> dict[str, Any]:
             lambda x: tf.cholesky(tf.matmul(x, x, transpose_b=True) + 64.0 * tf.eye(64)), (reals(16, 64, 64),),
         ),
         "conv2d_transpose": (lambda x, k: tf.nn.conv2d_transpose(x, k, list(IMAGE), **same), (PIXELS, TAPS)),
+    }  # fmt: skip
+
+
+def _images(tf: Any) -> dict[str, Any]:
+    return {
         "max_pool": (lambda x: tf.nn.max_pool(x, [1, 2, 2, 1], [1, 2, 2, 1], "SAME"), (PIXELS,)),
         "avg_pool": (lambda x: tf.nn.avg_pool(x, [1, 3, 3, 1], [1, 1, 1, 1], "SAME"), (PIXELS,)),
         "batch normalization": (
@@ -181,6 +186,7 @@ FAMILIES: Mapping[str, Callable[[Any], dict[str, Any]]] = {
     "reductions": _reductions,
     "arranging": _arranging,
     "products": _products,
+    "images": _images,
 }
 
 # --- one system ------------------------------------------------------------------------------------------------------

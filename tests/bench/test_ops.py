@@ -15,7 +15,7 @@ def bench() -> Iterator[ModuleType]:
         yield module
 
 
-@pytest.mark.parametrize("family", ["elementwise", "reductions", "arranging", "products"])
+@pytest.mark.parametrize("family", ["elementwise", "reductions", "arranging", "products", "images"])
 def test_every_operation_of_a_family_runs(bench: ModuleType, family: str) -> None:
     for name, (function, arrays) in bench.FAMILIES[family](dt).items():
         with dt.Graph().as_default(), dt.Session() as session:
