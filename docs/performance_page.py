@@ -220,7 +220,7 @@ def page() -> str:
         parts.append(f"## {part.title}\n\n{wrapped(f'{part.text} {when}')}\n\n{table(part)}\n")
     elsewhere = wrapped(
         "Search against the best values known, and predicted against measured steps: "
-        f"[automatic placement](guides/automatic-placement.md#how-good-it-is). {planning()} An "
+        f"[automatic placement](guides/automatic-placement.md#how-good-it-is). {planning()} {operations()} An "
         "hour's use of a cluster whose clients are killed: `bench/results/soak.json`. What a GPU's step costs the host, with a driver that "
         "does nothing: `bench/results/gpu_host.json`."
     )
@@ -236,6 +236,17 @@ def planning() -> str:
     return (
         f"Placing and partitioning {name} takes {measured[name]:.1f} s of processor time, its page {measured[f'{name}, page']:.0f} s and "
         f"{measured[f'{name}, size of the page']:.0f} MB; other sizes: `bench/results/place.json`."
+    )
+
+
+def operations() -> str:
+    """How the times of single operations compare, in words."""
+    rows = json.loads((RESULTS / "ops.json").read_text(encoding="utf-8"))["rows"]
+    ratios = sorted(row["ratio"] for row in rows)
+    fast, slow, middle = sum(r <= 1 for r in ratios), sum(r > 2 for r in ratios), ratios[len(ratios) // 2]
+    return (
+        f"Of {len(ratios)} single operations on one thread {fast} take at most the time of {rows[0]['peer_name']}, {slow} more than twice "
+        f"as long; the median ratio of the times is {middle:.2f}: `bench/results/ops.json`."
     )
 
 
