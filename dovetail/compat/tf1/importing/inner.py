@@ -181,25 +181,28 @@ def Defun(*input_types: Any, **options: Any) -> Callable[[Callable[..., Any]], C
     of_call, of_arguments = options.get("python_grad_func"), options.get("grad_func")
 
     def decorated(f: Callable[..., Any]) -> Callable[..., Any]:
-        def with_gradient(*args: Any) -> Any:
-            results = f(*args)
+        def with_gradients(given: list[Any]) -> Any:
+            """What `f` gives. Its gradients are given the tensors of the caller, of which others, too, may depend."""
 
-            def gradients(*grads: Any) -> Any:
-                if of_call is None:
-                    return of_arguments(*args, *grads)  # type: ignore[misc]
-                return of_call(
-                    SimpleNamespace(inputs=list(args), outputs=tf.contrib.framework.nest.flatten(results)), *grads
-                )
+            def forward(*inside: Any) -> Any:
+                results = f(*inside)
 
-            return results, gradients
+                def gradients(*grads: Any) -> Any:
+                    if of_call is None:
+                        return of_arguments(*given, *grads)  # type: ignore[misc]
+                    outputs = tf.contrib.framework.nest.flatten(results)
+                    return of_call(SimpleNamespace(inputs=given, outputs=outputs), *grads)
 
-        body = f if of_call is None and of_arguments is None else tf.custom_gradient(with_gradient)
+                return results, gradients
+
+            return tf.custom_gradient(forward)(*given)
 
         @wraps(f)
         def called(*args: Any, name: str | None = None) -> Any:
             with tf.name_scope(name or options.get("func_name") or f.__name__.strip("<>")):
                 types = input_types or [None] * len(args)
-                found = body(*(tf.convert_to_tensor(a, dtype) for a, dtype in zip(args, types, strict=True)))
+                given = [tf.convert_to_tensor(a, dtype) for a, dtype in zip(args, types, strict=True)]
+                found = f(*given) if of_call is None and of_arguments is None else with_gradients(given)
                 return found[0] if isinstance(found, (list, tuple)) and len(found) == 1 else found
 
         return called

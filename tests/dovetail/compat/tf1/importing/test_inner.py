@@ -62,6 +62,18 @@ def test_gradients_of_a_defined_function_can_be_given() -> None:
     assert values == [4, 2, 30, 3, 103] and set(seen) == {(2, 2)}
 
 
+def test_a_gradient_may_be_derived_from_what_the_caller_computed() -> None:
+    x, y = tf.constant(3.0), tf.get_variable("y", [], initializer=tf.ones_initializer())
+    square = x * x * y
+
+    def of_call(op: SimpleNamespace, dy: Any) -> list[Any]:
+        before, weight, outside = op.inputs
+        return [*tf.gradients(outside, [before, weight], grad_ys=dy), None]
+
+    out = inner.Defun(tf.float32, tf.float32, tf.float32, python_grad_func=of_call)(lambda a, b, c: (tf.identity(c),))
+    assert run(*tf.gradients(out(x, y, square), [x, y])) == [6, 9]
+
+
 def test_rows_are_replaced_added_to_and_subtracted_from() -> None:
     x = tf.zeros([3, 2])
     one, several = inner.alias_inplace_update(x, 1, [5.0, 6.0]), inner.alias_inplace_add(x + 1, [0, 2], tf.ones([2, 2]))
