@@ -1,8 +1,9 @@
 """What each part of the CPU code generator is worth: programs with it, and without it, in one process, in turn.
 
 A part is a compiler pass, a family of hand-written kernels, or a mechanism of launches or of loops. Each is measured on the workloads
-that it was made for. `dovetail` is the program as it is, `peer` the same program without the part; where a library does the work of a
-part, `peer` is the call of the library. A ratio of 0.5 says that the part makes the workload twice as fast.
+that it was made for. `dovetail` is the program as it is, `peer` the same program without the part. Where a library can do the work of a
+part, `peer` is the same program with OpenBLAS, by way of NumPy, or else the bare call of the library. A ratio of 0.5 says that the part
+makes the workload twice as fast.
 
 The rule: a part stays if it saves 10 % somewhere. The two are measured in turns, and medians are compared, so other work on the machine
 slows both down. Before each turn there is a pause: OpenBLAS' threads spin for about 0.1 s after a product, on the cores that the other
@@ -141,6 +142,21 @@ def depthwise(shape: tuple[int, ...], what: str) -> Call:
     return function(made, numbers(*shape), numbers(3, 3, shape[3], 1))
 
 
+def normalized(shape: tuple[int, ...], what: str) -> Call:
+    """A batch normalization of images and a ReLU: in training or not, and their gradients."""
+    channels = shape[3]
+
+    def made(dt: Any, x: Any, scale: Any, offset: Any, mean: Any, variance: Any) -> Any:
+        if what == "inference":
+            return dt.nn.relu(dt.nn.fused_batch_norm(x, scale, offset, mean, variance, is_training=False)[0])
+        y, *moments = dt.nn.fused_batch_norm(x, scale, offset)
+        y = dt.nn.relu(y)
+        return [y, *moments] if what == "training" else dt.gradients(dt.reduce_sum(y * y), [x, scale, offset])
+
+    variance = np.abs(numbers(channels)) + 0.5
+    return function(made, numbers(*shape), numbers(channels), numbers(channels), numbers(channels), variance)
+
+
 def pooling(kind: str, shape: tuple[int, ...], taps: int, what: str) -> Call:
     """A pooling with stride 2, or its gradient."""
 
@@ -161,10 +177,10 @@ def product(rows: int, inner: int, columns: int, dtype: str = "float32") -> Call
     )
 
 
-def numpy_product(rows: int, inner: int, columns: int) -> Call:
-    """The same by NumPy's BLAS."""
-    a, b = numbers(rows, inner), numbers(inner, columns)
-    return lambda: a @ b
+def blas_product(rows: int, inner: int, columns: int) -> Call:
+    """The same program, whose product OpenBLAS computes."""
+    with disabled("matrix products"):
+        return product(rows, inner, columns)
 
 
 def top_k(rows: int, length: int, k: int) -> Call:
@@ -294,6 +310,11 @@ POOLING = {
     for kind in ("max", "avg")
     for shape, taps in (((64, 28, 28, 6), 2), ((8, 56, 56, 64), 3))
     for what in ("forward", "gradient")
+}
+NORMALIZED = {
+    f"batch normalization and ReLU {'x'.join(map(str, shape))}, {what}": partial(normalized, shape, what)
+    for shape in ((32, 28, 28, 64), (8, 14, 14, 512))
+    for what in ("training", "gradient", "inference")
 }
 NEIGHBOURS: dict[str, Callable[[], Call]] = {
     "bias, relu and max pooling 8x56x56x64, 2 x 2": partial(
@@ -451,13 +472,14 @@ PARTS: dict[str, tuple[Switch, Mapping[str, Callable[[], Call]]]] = {
         name: (partial(disabled, name), workloads)
         for name, workloads in {
             "rewriting": SMALL | UNKNOWN | MOVED,
+            "steps of batch normalization": NORMALIZED,
             "sums of products": {"unrolled": partial(model, "unrolled")},
             "mixed precision": NARROW,
             "counter-based random numbers": RANDOM,
             "fusion": SMALL | LOOPS,
             "native regions": SMALL | UPDATES,
             "copies": COPIES,
-            "matrix products": MODELS | {k: partial(product, *v) for k, v in PRODUCTS.items()} | NARROW,
+            "matrix products": MODELS | NARROW,
             "convolutions": CONVOLUTIONS,
             "top k": {k: partial(top_k, *v) for k, v in TOP.items()},
             "updates": UPDATES | MODELS,
@@ -479,17 +501,24 @@ PARTS: dict[str, tuple[Switch, Mapping[str, Callable[[], Call]]]] = {
     "windows fused with neighbours": (_windows_alone, {"lenet": partial(model, "lenet"), **NEIGHBOURS}),
     "short rows": (replaced("cpu.schedule.short_row", lambda *group: 0), LOOPS),
 }
-LIBRARIES: dict[str, Mapping[str, tuple[Callable[[], Call], Callable[[], Call]]]] = {
-    "top k or argpartition": {k: (partial(top_k, *v), partial(numpy_top_k, *v)) for k, v in TOP.items()},
-    "matrix products or OpenBLAS": {k: (partial(product, *v), partial(numpy_product, *v)) for k, v in PRODUCTS.items()},
+LIBRARIES: dict[str, tuple[str, Mapping[str, tuple[Callable[[], Call], Callable[[], Call]]]]] = {
+    "top k or argpartition": (
+        "the library",
+        {k: (partial(top_k, *v), partial(numpy_top_k, *v)) for k, v in TOP.items()},
+    ),
+    "matrix products or OpenBLAS": (
+        "the same step with OpenBLAS",
+        {k: (partial(product, *v), partial(blas_product, *v)) for k, v in PRODUCTS.items()},
+    ),
 }
 
 
 def rows(part: str, quick: bool) -> Iterator[Row]:
     """One row per workload."""
     if part in LIBRARIES:
-        for title, (mine, theirs) in LIBRARIES[part].items():
-            yield compared(f"{part}: {title}", mine(), theirs(), ExitStack, "the library", quick)
+        peer, pairs = LIBRARIES[part]
+        for title, (mine, theirs) in pairs.items():
+            yield compared(f"{part}: {title}", mine(), theirs(), ExitStack, peer, quick)
         return
     switch, workloads = PARTS[part]
     for title, workload in workloads.items():
