@@ -22,6 +22,7 @@ from . import public_paths
 public_paths.install()
 
 from .graph.core.interpreter_state import collector_paused as _collector_paused
+from .graph.core.source_location import hide_own_frames_when_uncaught as _hide_own_frames_when_uncaught
 
 with _collector_paused():  # garbage collection would take a tenth of the import time and find nothing to free
     from . import data, distribute, io, train
@@ -123,6 +124,7 @@ def _define_old_ops() -> None:
 public_paths.register_old_names(_old_name)
 _hooks.define_old_ops = _define_old_ops
 _hooks.instead_of_attribute = _instead_of_attribute
+_hide_own_frames_when_uncaught()
 for _part in ("data", "debugging", "distribute", "errors", "initializers", "io", "linalg", "lookup", "math", "nest", "random",
               "sparse", "strings", "summary", "train"):  # fmt: skip
     public_paths.explain_unknown_names(globals()[_part], f"{__name__}.{_part}")

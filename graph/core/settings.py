@@ -152,8 +152,8 @@ SETTINGS = {
         Setting(
             "DOVETAIL_TRACEBACK",
             "user",
-            "errors of `Session.run`, of compiled functions, of plans and of the command `dovetail`: "
-            "user (without the frames of Dovetail), or full",
+            "tracebacks of errors that nothing catches, and of all errors of `Session.run`, of compiled functions, of plans and of the "
+            "command `dovetail`: user (without the frames of Dovetail), or full",
         ),
         Setting("DOVETAIL_REWRITE", 1, "0: no graph rewrites: nothing is folded, merged or replaced"),
         Setting(

@@ -11,12 +11,13 @@ import functools
 import linecache
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
-from typing import ParamSpec, TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from .settings import setting
 
@@ -134,6 +135,35 @@ def shows_users_frames(function: Callable[P, R]) -> Callable[P, R]:
     return shortened
 
 
+def hide_own_frames_when_uncaught() -> None:
+    """Install `hide_own_frames` for errors that nothing catches: in `sys.excepthook`, and in IPython if this is one of its shells.
+
+    So it applies to every function and method of Dovetail, and costs nothing until there is an error. Errors that pass no frame of a
+    user's program, such as those of the servers, keep all frames.
+    """
+    previous = sys.excepthook
+
+    def shorten(error: BaseException) -> None:
+        files = {entry.f_code.co_filename for entry, _ in traceback.walk_tb(error.__traceback__)}
+        if isinstance(error, Exception) and not all(is_own(f) or f.startswith("<frozen ") for f in files):
+            hide_own_frames(error)
+
+    def report(kind: type[BaseException], error: BaseException, entries: TracebackType | None) -> None:
+        shorten(error)
+        previous(kind, error, error.__traceback__)
+
+    def report_in_shell(
+        shell: Any, kind: Any, error: BaseException, entries: Any, tb_offset: int | None = None
+    ) -> None:
+        shorten(error)
+        shell.showtraceback((kind, error, error.__traceback__), tb_offset=tb_offset)
+
+    sys.excepthook = report
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if shell is not None and not shell.custom_exceptions:
+        shell.set_custom_exc((Exception,), report_in_shell)
+
+
 def caller() -> Origin:
     """The innermost location on the call stack that is not inside Dovetail."""
     frame: FrameType | None = sys._getframe(2)
@@ -158,6 +188,19 @@ def locate(origin: Origin) -> SourceLine:
         if start <= at < end and line is not None:
             return SourceLine(code.co_filename, line)
     return SourceLine(code.co_filename, code.co_firstlineno)
+
+
+def at_line(origin: Origin) -> str:
+    """The end of an error's text that names the user's line, and shows its code; empty if the line is not known."""
+    line = locate(origin)
+    if not line.line:
+        return ""
+    return f"\n  at {line}" + (f"\n    {line.text}" if line.text else "")
+
+
+def at_caller() -> str:
+    """`at_line` of the innermost location that is not inside Dovetail."""
+    return at_line(caller())
 
 
 def warn_caller(text: str) -> None:
