@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from ..graph.core.errors import InvalidArgumentError, OutOfRangeError
 from ..graph.core.graph import Graph, Node, Tensor
 from ..graph.core.opdef import Trait
 from ..graph.core.shape import common
+from ..graph.core.source_location import at_caller
 from ..graph.resources.resource_manager import Resources
 from ..runtime.session.functions import Call, compile_function
 from .checks import need_tensors
@@ -286,7 +288,24 @@ def _trace_call(
         ]
         given = pack(structure, taken)
         arguments = (*given, *more) if type(given) is tuple else (given, *more)
+        _check_takes(function, arguments)
         return graph, [t for t in taken if isinstance(t, Tensor)], function(*arguments), windows
+
+
+def _check_takes(function: Callable[..., Any], arguments: Sequence[Any]) -> None:
+    """TypeError if a function does not take so many arguments. The parts of an element that is a tuple are arguments of their own."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as e:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise TypeError(
+            f"{name}() takes other arguments than an element of the data set has parts: {name}{signature} is called with "
+            f"{len(arguments)} ({e}){at_caller()}"
+        ) from None
 
 
 def _function(graph: FunctionGraph, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Function:

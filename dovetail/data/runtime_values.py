@@ -20,6 +20,7 @@ from ..graph.core.constant_value import static_value
 from ..graph.core.default_graph import get_default_graph
 from ..graph.core.errors import FailedPreconditionError, PermissionDeniedError
 from ..graph.core.graph import Tensor
+from ..graph.core.source_location import at_caller
 from ..graph.ops.random.random_common import get_seed
 from ..graph.resources.resource_manager import Resources
 from .spec import Array, Component, as_array, component_of
@@ -117,6 +118,8 @@ IntInput: TypeAlias = "int | RuntimeInputs"
 def int_input(value: Any) -> IntInput:
     """Returns an integer argument, which may be a tensor."""
     found = static_value_or_tensor(value)
+    if isinstance(found, (str, bytes)):
+        raise TypeError(f"Expected a whole number, got the text {found!r}: use int(...){at_caller()}")
     return RuntimeInputs([found]) if isinstance(found, Tensor) else int(found)
 
 

@@ -141,6 +141,8 @@ def run_replicas(
     strategy: StrategyProtocol, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
     """Calls `fn` once per replica of this process, with merge calls, and returns all results."""
+    if not callable(fn):
+        raise TypeError(f"A strategy runs a function in each replica, such as `lambda: step(x)`, not {fn!r}")
     graph = get_default_graph()
     if strategy.num_replicas_in_sync > 1:
         return _Run(strategy, graph).all(fn, args, kwargs)

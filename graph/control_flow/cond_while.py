@@ -33,6 +33,7 @@ from ..core.graph import Graph, Node, Tensor
 from ..core.hooks import hooks
 from ..core.nest import children, describe, flatten, map_structure, pack, same_structure
 from ..core.shape import Dims, TensorShape, compatible, text
+from ..core.source_location import at_caller
 from ..ops.array.concat_stack import stack
 from ..ops.array.identity_and_placeholders import Assert, identity
 from ..ops.control import switch_merge as _control  # noqa: F401  (defines the ops)
@@ -80,10 +81,11 @@ def cond(
     true_fn = fn1 if true_fn is None else true_fn
     false_fn = fn2 if false_fn is None else false_fn
     if not callable(true_fn) or not callable(false_fn):
-        raise TypeError("true_fn and false_fn must be functions")
+        raise TypeError(f"true_fn and false_fn must be functions, such as `lambda: x + 1`{at_caller()}")
     if isinstance(pred, bool):
         raise TypeError(
             "pred must not be a Python bool. Use a Python `if` for a condition that is known when the graph is built"
+            + at_caller()
         )
     with graph_of_values([pred]).op_scope(name or "cond") as scope:
         graph = get_default_graph()
@@ -121,7 +123,7 @@ def _branch_results(
         if not strict and isinstance(result, (list, tuple)) and len(result) == 1:
             (result,) = result
         if result is None:
-            raise ValueError(f"{which} must have a return value")
+            raise ValueError(f"{which} must have a return value: a tensor, or dt.no_op(){at_caller()}")
         leaves = []
         for leaf in flatten(result):
             if isinstance(leaf, Node):
@@ -143,7 +145,7 @@ def _merged(results: Sequence[tuple[Any, list[Tensor]]]) -> Any:
         if t.dtype.base is not f.dtype.base:
             raise ValueError(
                 "Outputs of true_fn and false_fn must have the same type: "
-                f"number {i} is {t.dtype.base.name} ({t.name}) and {f.dtype.base.name} ({f.name})"
+                f"number {i} is {t.dtype.base.name} ({t.name}) and {f.dtype.base.name} ({f.name}); use dt.cast{at_caller()}"
             )
     merges = [make("Merge", pair).outputs[0] for pair in zip(when_false, when_true, strict=True)]
     return pack(structure, merges)
@@ -408,7 +410,7 @@ class LoopBuilder:
         if len(result) != len(structure):
             raise ValueError(
                 "The two structures don't have the same nested structure, the same number of elements: there are "
-                f"{len(structure)} loop variables, body returns {len(result)} values"
+                f"{len(structure)} loop variables, body returns {len(result)} values. It must return the next value of each{at_caller()}"
             )
         same_structure(structure, result, ("loop_vars", "the result of body"))
         return [convert(v) for v in flatten(result)]
@@ -417,13 +419,13 @@ class LoopBuilder:
         if following.dtype.base is not merge.dtype.base:
             raise TypeError(
                 f"{self._which(merge)} has type {merge.dtype.base.name}, but body returns {value.name} "
-                f"of type {following.dtype.base.name}; use dt.cast"
+                f"of type {following.dtype.base.name}; use dt.cast{at_caller()}"
             )
         if not _is_special_case(following.dims, merge.dims):
             raise ValueError(
                 f"{self._which(merge)} enters the loop with shape {text(merge.dims)}, but has shape "
                 f"{text(following.dims)} after one iteration ({value.name}). If the shape may vary, pass shape_invariants. "
-                "Otherwise use set_shape on the value that body returns"
+                f"Otherwise use set_shape on the value that body returns{at_caller()}"
             )
 
     def _which(self, merge: Tensor) -> str:

@@ -20,6 +20,7 @@ from .graph import Graph, Node, Tensor
 from .hooks import hooks
 from .opdef import define
 from .shape import Dimension, TensorShape, as_dims, is_static, text
+from .source_location import at_caller
 
 TensorLike: TypeAlias = Any
 """Anything convertible to a tensor: a Tensor, a variable, an array, a number, a (nested) list of those."""
@@ -236,7 +237,10 @@ def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
             return _string_array(value, array, dtype)
         return array if array.dtype == dtype.np else _as_type(value, array, dtype)
     if value is None:
-        raise ValueError("Cannot make a tensor of None: None values not supported.")
+        raise ValueError(
+            "Cannot make a tensor of None: None values not supported. Functions without `return` give None, and so does "
+            f"dt.gradients where nothing depends on x{at_caller()}"
+        )
     if hasattr(value, "__dlpack__") or hasattr(value, "__array__"):
         return to_array(np.asarray(value), dtype)
     if isinstance(value, TensorShape):
@@ -247,10 +251,12 @@ def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
     try:
         # Strings become objects: NumPy's string types drop trailing zero bytes, and cannot mix str and bytes.
         array = np.array(value, object) if isinstance(leaf, (str, bytes)) else np.array(value)
-    except ValueError as e:
-        raise ValueError(f"Cannot make a tensor of {_short(value)}: its lists have unequal lengths") from e
+    except ValueError:
+        raise ValueError(
+            f"Cannot make a tensor of {shortened(value)}: its lists have unequal lengths; pad them{at_caller()}"
+        ) from None
     except OverflowError as e:
-        raise TypeError(f"Cannot make a tensor of {_short(value)}: {e}") from e
+        raise TypeError(f"Cannot make a tensor of {shortened(value)}: {e}") from e
     if array.dtype.kind == "O":
         array = _sizes(array)
     if array.dtype.kind in "USO":
@@ -265,17 +271,17 @@ def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
         return _string_array(value, array, dtype)
     if dtype.is_integer and array.dtype.kind == "f" and array.size:
         raise TypeError(
-            f"Expected {dtype.name}, got {_short(value)} of type float: a fraction would be lost; use dt.cast"
+            f"Expected {dtype.name}, got {shortened(value)} of type float: a fraction would be lost; use dt.cast"
         )
     if dtype.is_bool and array.dtype.kind != "b" and array.size:
-        raise TypeError(f"Expected bool, got {_short(value)}")
+        raise TypeError(f"Expected bool, got {shortened(value)}")
     return _as_type(value, array, dtype)
 
 
 def _as_type(value: Any, array: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
     """Convert an array of numbers to another type. TypeError if a number would change by more than rounding. `value` is for the error."""
     if array.dtype.kind == "c" and not dtype.is_complex:
-        raise TypeError(f"Expected {dtype.name}, got {_short(value)}: the imaginary part would be lost; use np.real")
+        raise TypeError(f"Expected {dtype.name}, got {shortened(value)}: the imaginary part would be lost; use np.real")
     if not dtype.is_integer or np.can_cast(array.dtype, dtype.np):
         return array.astype(dtype.np)
     with np.errstate(invalid="ignore"):
@@ -283,11 +289,11 @@ def _as_type(value: Any, array: np.ndarray[Any, Any], dtype: DType) -> np.ndarra
     changed = converted != array
     if changed.any():
         first = array[changed].ravel()[0]
-        text = f"{_short(value)} does not fit into {dtype.name} ({dtype.min} to {dtype.max})"
+        text = f"{shortened(value)} does not fit into {dtype.name} ({dtype.min} to {dtype.max})"
         if not as_dtype(array.dtype).is_floating or not dtype.min <= first <= dtype.max:
             raise TypeError(text if array.size == 1 else f"{first} in {text}; use dt.cast")
         raise TypeError(
-            f"Expected {dtype.name}, got {_short(value)}: the fraction of {first} would be lost; use dt.cast"
+            f"Expected {dtype.name}, got {shortened(value)}: the fraction of {first} would be lost; use dt.cast"
         )
     return converted
 
@@ -310,18 +316,18 @@ def _string_array(value: Any, array: np.ndarray[Any, Any], dtype: DType | None) 
     flat = array.astype(object, copy=False).ravel()
     if any(hasattr(item, "dense_shape") for item in flat):
         raise TypeError(
-            f"A tensor is needed here, and {_short(value)} is sparse: use an op of dt.sparse, or dt.nn.embedding_lookup_sparse for ids; or "
-            "make a tensor of it by dt.sparse.to_dense"
+            f"A tensor is needed here, and {shortened(value)} is sparse: use an op of dt.sparse, or dt.nn.embedding_lookup_sparse for "
+            "ids; or make a tensor of it by dt.sparse.to_dense"
         )
     if dtype not in (None, dtypes.string):
-        raise TypeError(f"Expected {dtype.name if dtype else ''}, got {_short(value)}")
+        raise TypeError(f"Expected {dtype.name if dtype else ''}, got {shortened(value)}")
     kinds = set(map(type, flat))
     if kinds <= {bytes}:
         return flat.reshape(array.shape)
     out = np.empty(len(flat), object)
     for i, item in enumerate(flat):
         if not isinstance(item, (str, bytes)):
-            raise TypeError(f"Expected text, got {_short(value)}: {type(item).__name__} is not text")
+            raise TypeError(f"Expected text, got {shortened(value)}: {type(item).__name__} is not text")
         out[i] = item.encode() if isinstance(item, str) else bytes(item)
     return out.reshape(array.shape)
 
@@ -343,7 +349,8 @@ def _has_array(value: Any) -> bool:
     return isinstance(value, np.ndarray)
 
 
-def _short(value: Any) -> str:
+def shortened(value: Any) -> str:
+    """The text of a value, at most 80 characters of it."""
     shown = repr(value)
     return shown if len(shown) <= 80 else shown[:77] + "..."
 

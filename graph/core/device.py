@@ -295,9 +295,9 @@ def _meant(part: str) -> str | None:
             return f"job:{job}"
         case ["job", job, index]:
             return f"job:{job}/task:{index}"
-    name, *rest = part.split(":")
-    close = difflib.get_close_matches(name.lower(), ("job", "replica", "task", "device"), 1, 0.7)
-    is_whole = bool(close) and close[0] != name and len(rest) == (2 if close[0] == "device" else 1)
+    name, *rest = re.split("[: ]", part)
+    close = difflib.get_close_matches(name.lower(), ("job", "replica", "task", "device", "cpu", "gpu"), 1, 0.7)
+    is_whole = bool(close) and close != [part] and len(rest) == (2 if close[0] == "device" else 1)
     return ":".join([*close, *rest]) if is_whole else None
 
 

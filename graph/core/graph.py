@@ -28,7 +28,7 @@ from .opdef import NodeDef, OpDef, opdef as find_opdef
 from .operators import TO_GET_IT, TensorOperators, assignments, needs_value
 from .scopes import DeviceBlock, DeviceContext, NameContext, OpContext, Scopes, ScopeStack, as_canonical, open_blocks
 from .shape import Dims, TensorShape, merge, text
-from .source_location import Origin, SourceLine, caller, locate
+from .source_location import Origin, SourceLine, at_caller, caller, locate
 
 
 class Tensor(TensorOperators["Tensor"]):
@@ -94,7 +94,8 @@ class Tensor(TensorOperators["Tensor"]):
 
     def __iter__(self) -> Iterator[Tensor]:
         if not self.dims or self.dims[0] is None:
-            raise TypeError(f"Cannot iterate over {self!r}: its first size is not known before the graph runs")
+            what = f"Cannot iterate over {self!r}: its first size is not known before the graph runs"
+            raise TypeError(f"{what}. Use dt.map_fn, dt.while_loop, or an op on all rows{at_caller()}")
         return (self[i] for i in range(self.dims[0]))
 
     def __len__(self) -> int:
@@ -556,7 +557,8 @@ class Graph:
         if traced is not None:
             return traced.colocate_with(op, ignore_existing)
         return self._stack.colocated(
-            lambda: None if op is None else self.table.node_of(op, "_colocation_node"), ignore_existing
+            lambda: None if op is None else self.table.node_of(op, "_colocation_node", "colocate_with"),
+            ignore_existing,
         )
 
     def init_scope(self) -> AbstractContextManager[None]:
@@ -576,7 +578,7 @@ class Graph:
             return traced.control_dependencies(control_inputs)
         if control_inputs is None:
             return self._stack.waiting_for(None)
-        return self._stack.waiting_for(lambda: [self.table.node_of(c, "_control_element") for c in control_inputs])
+        return self._stack.waiting_for(lambda: self.table.awaited_nodes(control_inputs))
 
     def name_scope(self, name: str | None) -> AbstractContextManager[str]:
         """A context whose nodes' names start with `<name>/`. Yields the scope's name with a trailing slash.

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from .source_location import at_caller
+
 
 def flatten(structure: Any) -> list[Any]:
     """The leaves, in order.
@@ -50,13 +52,20 @@ def same_structure(a: Any, b: Any, what: tuple[str, str] = ("the first", "the se
     mine, theirs = children(a), children(b)
     if mine is None and theirs is None:
         return
-    said = f"The two structures don't have the same nested structure: {what[0]} is {describe(a)}, {what[1]} is {describe(b)}"
+    error: type[Exception] | None = None
     if mine is None or theirs is None:
-        raise ValueError(said)
-    if _kind(a) is not _kind(b):
-        raise TypeError(said)
-    if len(mine) != len(theirs) or (isinstance(a, Mapping) and sorted(a) != sorted(b)):
-        raise ValueError(said)
+        error = ValueError
+    elif _kind(a) is not _kind(b):
+        error = TypeError
+    elif len(mine) != len(theirs) or (isinstance(a, Mapping) and sorted(a) != sorted(b)):
+        error = ValueError
+    if error is not None:
+        forms = f"{what[0]} is {describe(a)}, {what[1]} is {describe(b)}"
+        raise error(
+            f"The two structures don't have the same nested structure: {forms}; both must have the same form{at_caller()}"
+        )
+    assert mine is not None
+    assert theirs is not None
     for x, y in zip(mine, theirs, strict=True):
         same_structure(x, y, what)
 

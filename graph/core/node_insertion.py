@@ -18,7 +18,7 @@ from .node_table import NodeTable
 from .opdef import OpDef
 from .scopes import ScopeStack, checked_name, control_inputs_for, requested_device
 from .shape import text
-from .source_location import Origin, locate
+from .source_location import Origin, at_line, locate
 
 Node: TypeAlias = Any
 
@@ -78,12 +78,16 @@ class NodeInsertion:
             else:
                 node.controls = control_inputs_for(scopes.control, {t.op for t in inputs})
             # The name is reserved before device functions run, because they see it, though they may still fail.
-            if not name or name == definition.name:
-                node.name = stack.unique_name(definition.name, scopes.name)
-            elif name[-1] == "/":
-                node.name = name[:-1]
-            else:
-                node.name = stack.unique_name(checked_name(name, scopes.name, "node"), scopes.name)
+            try:
+                if not name or name == definition.name:
+                    node.name = stack.unique_name(definition.name, scopes.name)
+                elif name[-1] == "/":
+                    node.name = name[:-1]
+                else:
+                    node.name = stack.unique_name(checked_name(name, scopes.name, "node"), scopes.name)
+            except (TypeError, ValueError, LookupError):
+                _check_is_text(name, node)
+                raise
             if node.name in table.by_name:
                 table.check_is_new(node.name)
             if scopes.flow is not None:
@@ -146,10 +150,17 @@ def _colocate(node: Node, peers: tuple[Node, ...]) -> None:
 
 def explained(error: Exception, op: OpDef, inputs: Sequence[Any], name: str | None, origin: Origin) -> Exception:
     """The op's error, with the node, its operands and the user's source line."""
-    line = locate(origin)
     operands = "".join(f"\n  input {i}: {t.name} {t.dtype.name} {text(t.dims)}" for i, t in enumerate(inputs))
-    code = f"\n    {line.text}" if line.text else ""
-    return type(error)(f"{op.name} '{_refused_name(name, op)}': {error}{operands}\n  at {line}{code}")
+    return type(error)(f"{op.name} '{_refused_name(name, op)}': {error}{operands}{at_line(origin)}")
+
+
+def _check_is_text(name: object, node: Node) -> None:
+    """TypeError if the requested name of a node is not a text."""
+    if not isinstance(name, str):
+        kind = type(name).__name__
+        raise TypeError(
+            f"{node.opdef.name}: name must be a text, not a value of type {kind}: {name!r:.60}{at_line(node._origin)}"
+        ) from None
 
 
 def foreign(tensor: Any, op: OpDef, name: str | None, origin: Origin) -> ValueError:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 from .errors import FailedPreconditionError
+from .source_location import at_caller, caller, locate
 
 Node: TypeAlias = Any
 Tensor: TypeAlias = Any
@@ -54,7 +55,10 @@ class NodeTable:
     def check_not_finalized(self, doing: str) -> None:
         """RuntimeError if the graph is finalized. `doing` describes the attempted change."""
         if self.is_finalized:
-            raise RuntimeError(f"Graph is finalized and cannot be modified ({doing})")
+            raise RuntimeError(
+                f"Graph is finalized and cannot be modified ({doing}). Make all nodes before the call of finalize(), "
+                "or before the MonitoredSession or Supervisor that calls it"
+            )
 
     def check_values(self) -> None:
         """FailedPreconditionError if constants have no values."""
@@ -105,11 +109,26 @@ class NodeTable:
         expected = " or ".join(w for w, ok in (("Tensor", allow_tensor), ("Operation", allow_operation)) if ok)
         raise TypeError(f"Can not convert a {type(obj).__name__} into a {expected}: {obj!r}")
 
-    def node_of(self, value: Any, method: str) -> Node:
-        """The node of a tensor, a node, a name, or an object with a method of that name which returns one of these."""
+    def node_of(self, value: Any, method: str, block: str) -> Node:
+        """The node of a tensor, a node, a name, or an object with a method of that name which returns one of these.
+
+        Raises:
+            KeyError, TypeError, ValueError: it stands for no node of this graph. The text names the block that takes it.
+        """
         named = getattr(value, method, None)
-        element = self.element(value if named is None else named())
+        try:
+            element = self.element(value if named is None else named())
+        except (KeyError, TypeError, ValueError) as e:
+            where = locate(caller())
+            raise type(e)(f"{block}: {e.args[0]} Pass the node or tensor itself, or its name (at {where})") from None
         return element.op if isinstance(element, self._tensor) else element
+
+    def awaited_nodes(self, values: Any) -> list[Node]:
+        """The nodes of the argument of `control_dependencies`. TypeError if it is not a list; else errors as of `node_of`."""
+        if not isinstance(values, Iterable) or isinstance(values, (self._tensor, str)):
+            what = "control_dependencies takes a list of nodes and tensors, [x], not x itself"
+            raise TypeError(f"{what}: {values!r}{at_caller()}")
+        return [self.node_of(v, "_control_element", "control_dependencies") for v in values]
 
 
 class Collections:

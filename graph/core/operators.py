@@ -20,7 +20,7 @@ from numpy import ndarray
 
 from .argument_names import explains_arguments
 from .hooks import hooks
-from .source_location import is_own
+from .source_location import at_caller, is_own
 
 _T = TypeVar("_T")
 
@@ -45,7 +45,7 @@ def needs_value(text: str) -> Callable[..., Any]:
     """A method that needs the tensor's value, and raises TypeError. In the text, {} stands for the tensor."""
 
     def refuse(self: object, *args: object, **options: object) -> Never:
-        raise TypeError(text.format(repr(self)))
+        raise TypeError(f"{text.format(repr(self))}{at_caller()}")
 
     return refuse
 

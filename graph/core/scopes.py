@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from .device import DeviceSpec, canonical_name, merge_names
 from .opdef import named_gradients
-from .source_location import Origin, SourceLine, caller, locate
+from .source_location import Origin, SourceLine, at_caller, caller, locate
 
 Node: TypeAlias = Any
 _G = TypeVar("_G", bound=Any)  # `Graph`
@@ -116,12 +116,15 @@ def as_canonical(request: Any) -> str:
         ValueError: malformed text.
         TypeError: neither text nor spec.
     """
-    if isinstance(request, str):
-        return canonical_name(request)
     to_string = getattr(request, "to_string", None)
-    if to_string is None:
-        raise TypeError(f"A device is a string, a DeviceSpec, a function of the node, or None, not {request!r}")
-    return canonical_name(to_string())
+    if not isinstance(request, str) and to_string is None:
+        raise TypeError(
+            f"A device is a string, a DeviceSpec, a function of the node, or None, not {request!r}{at_caller()}"
+        )
+    try:
+        return canonical_name(request if to_string is None else to_string())
+    except ValueError as e:
+        raise ValueError(f"{e}{at_caller()}") from None
 
 
 def requested_device(node: Node, block: DeviceBlock | None) -> str:
@@ -211,9 +214,10 @@ def control_inputs_for(block: ControlBlock | None, input_nodes: set[Node]) -> tu
 def checked_name(name: str, scope: str, what: str) -> str:
     """A user's name of a node or name scope, inside `scope`. ValueError if it is invalid by TensorFlow's rule."""
     if (_NAME_INSIDE if scope else _NAME)(name) is None:
+        valid = re.sub(r"^[_>/-]+|[^A-Za-z0-9_./>-]", lambda found: "_" * bool(found.start()), name)
         raise ValueError(
             f"'{name}' is not a valid {what} name: it must begin with a letter, a digit or '.', and may go on with those and with "
-            "'_', '-', '/' and '>'"
+            f"'_', '-', '/' and '>'{f', such as {valid!r}' if valid else ''}{at_caller()}"
         )
     return name
 

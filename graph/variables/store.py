@@ -19,6 +19,7 @@ from ..core.default_graph import GraphKeys, get_default_graph
 from ..core.dtypes import DType, as_dtype, float32, string
 from ..core.graph import Graph, Node, Tensor
 from ..core.shape import Dims, TensorShape, as_dims, compatible, is_static, merge, static_sizes, text
+from ..core.source_location import at_caller
 from ..ops.array.identity_and_placeholders import group
 from ..ops.array.slicing import slice as slice_
 from ..ops.state import variables
@@ -130,7 +131,7 @@ class VariableStore:
         if reuse is True:
             raise ValueError(
                 f"Variable {name} does not exist, or was not created with tf.get_variable(). "
-                "Did you mean to set reuse=tf.AUTO_REUSE in VarScope?"
+                f"Did you mean to set reuse=tf.AUTO_REUSE in VarScope?{at_caller()}"
             )
         if initializer is None:
             initializer = _default_initializer(name, dtype)
@@ -265,7 +266,10 @@ def _check_same(doing: str, name: str, found: Any, dims: Dims, dtype: DType) -> 
 
 def _made(found: Any) -> str:
     source = (found if isinstance(found, Variable) else list(found)[0]).op.source
-    return f" It was first created at {source}: {source.text}"
+    return (
+        f" It was first created at {source}: {source.text}\n"
+        f"Ask for the same, or use another name or variable_scope{at_caller()}"
+    )
 
 
 # --- initial values -----------------------------------------------------------------------------------------
@@ -309,7 +313,10 @@ def _bound(
         return partial(initializer, list(dims), dtype=dtype, **extra), dtype
     if shape is None and not _required_arguments(initializer):
         return initializer, None
-    raise ValueError(f"Shape of a new variable ({name}) must be fully defined, but instead was {text(dims)}.")
+    raise ValueError(
+        f"Shape of a new variable ({name}) must be fully defined, but instead was {text(dims)}. "
+        f"Pass shape=[...] without None, or a value as initializer{at_caller()}"
+    )
 
 
 def _takes_partition_info(function: Any) -> bool:

@@ -84,7 +84,7 @@ class ClusterSpec:
         else:
             raise TypeError(
                 f"`cluster` must be a dictionary mapping one or more job names to lists of network "
-                f"addresses, a ClusterDef or a ClusterSpec, not {cluster!r}"
+                f"addresses, a ClusterDef or a ClusterSpec, not {cluster!r}; such as {{'worker': ['localhost:2222']}}"
             )
         self._jobs = dict(sorted((_job_name(job), _tasks(job, tasks)) for job, tasks in given))
 

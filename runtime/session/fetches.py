@@ -53,7 +53,8 @@ def parse_fetches(graph: Graph, fetches: Any) -> Fetches:
     def one(fetch: Any) -> Rebuild:
         if fetch is None:
             raise TypeError(
-                "Fetch argument None has invalid type: fetch tensors, operations, names, or lists and dicts of those"
+                "Fetch argument None has invalid type: fetch tensors, operations, names, or lists and dicts of those. "
+                "dt.gradients gives None where nothing depends on x"
             )
         kind: Any = type(fetch)
         if isinstance(fetch, tuple) and hasattr(fetch, "_fields"):

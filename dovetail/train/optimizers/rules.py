@@ -35,11 +35,10 @@ class RuleOptimizer(Optimizer):
     def __init__(self, use_locking: bool, name: str, **settings: Any) -> None:
         super().__init__(use_locking, name)
         for setting, value in settings.items():
-            if isinstance(value, list | tuple | dict | Generator):
-                raise TypeError(
-                    f"{type(self).__name__}: {setting} must be a number, a scalar tensor or a function, not {value!r:.60}. Pass variables "
-                    "to minimize(loss, var_list=...); its default is all trainable variables"
-                )
+            if isinstance(value, list | tuple | dict | Generator | str):
+                text = f"{type(self).__name__}: {setting} must be a number, a scalar tensor or a function, not {value!r:.60}"
+                instead = "Pass variables to minimize(loss, var_list=...); its default is all trainable variables"
+                raise TypeError(f"{text}. {'Use float(...)' if isinstance(value, str) else instead}")
         self._settings = settings
         self._tensors: dict[str, Tensor] = {}
 

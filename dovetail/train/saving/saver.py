@@ -445,7 +445,8 @@ class Saver:
         with collector_paused():
             report = self._compare(CheckpointReader(save_path))
         if not partial:
-            text = "\n  ".join([f"Checkpoint '{save_path}' does not fit the graph:", *report.problems])
+            head = f"Checkpoint '{save_path}' does not fit the graph (restore(..., partial=True) restores what fits):"
+            text = "\n  ".join([head, *report.problems])
             if report.missing:
                 raise NotFoundError.of(text)
             if report.mismatched:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.build import TensorLike, apply, convert, make
+from ...core.build import TensorLike, apply, convert, make, shortened
 from ...core.dtypes import Array, DType
 from ...core.errors import invalid
 from ...core.graph import Node, Tensor
@@ -132,7 +132,7 @@ def concat(values: Any, axis: TensorLike, name: str | None = "concat") -> Tensor
     with op_scope(name, "concat", values, axis) as scope:
         if (isinstance(axis, Tensor) and axis.dims) or isinstance(axis, list | tuple):
             raise TypeError(
-                f"concat: the axis must be a number, not {axis!r:.60}. Several tensors are one list: dt.{AS_LIST['concat']}"
+                f"concat: the axis must be a number, not {shortened(axis)}. Several tensors are one list: dt.{AS_LIST['concat']}"
             )
         operands = convert_alike(values, "values")
         if len(operands) == 1:

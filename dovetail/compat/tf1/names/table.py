@@ -44,8 +44,10 @@ def find(module: str, name: str) -> Any:
     path = f"{module}.{name}"
     instead = _ABSENT.get(path) or substitute(path.partition(".")[2])
     if instead:
-        raise AttributeError(f"module {module!r} has no attribute {name!r}: {instead}")
-    raise AttributeError(message(module, name, () if name.startswith("_") else old_names(module)))
+        text = f"module {module!r} has no attribute {name!r}: {instead}"
+    else:
+        text = message(module, name, () if name.startswith("_") else old_names(module))
+    raise AttributeError(text, name=name)  # with a name, but no object, Python adds no suggestion of its own
 
 
 def old_names(module: str) -> list[str]:
