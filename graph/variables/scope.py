@@ -290,7 +290,7 @@ def get_variable(
             `fixed_size_partitioner(3)`. If it is None, the scope's, or else the variable has one part. Scalars are never partitioned.
         validate_shape: as for `Variable`.
         use_resource: as for `Variable`.
-        custom_getter: function to call instead, as `custom_getter(getter, name, ...)`.
+        custom_getter: function to call instead, as `custom_getter(getter, name=..., shape=..., ...)`.
         constraint: as for `Variable`.
         synchronization: as for `Variable`.
         aggregation: as for `Variable`.
@@ -338,4 +338,4 @@ def get_variable(
     get = VariableStore.of(graph).get
     # Name scopes do not apply to variables' names.
     with graph.name_scope(None):
-        return get(full_name, **arguments) if getter is None else getter(get, full_name, **arguments)
+        return get(full_name, **arguments) if getter is None else getter(get, name=full_name, **arguments)

@@ -191,6 +191,14 @@ def test_custom_getters_are_told_how_copies_are_kept(graph):
     assert VariableAggregation.ONLY_FIRST_TOWER is VariableAggregation.ONLY_FIRST_REPLICA  # the name of older programs
 
 
+def test_a_custom_getter_gets_the_name_by_keyword(graph):
+    def getter(real, **kwargs):
+        return real(**{**kwargs, "name": kwargs["name"] + "_too"})
+
+    with variable_scope("a", custom_getter=getter):
+        assert get_variable("w", [1]).op.name == "a/w_too"
+
+
 def test_custom_getters_nest(graph):
     asked = []
 
