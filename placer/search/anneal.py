@@ -21,7 +21,7 @@ import numpy as np
 
 from .clock import advance, begin, clocks, keep, resume, run
 from .coarsen_hypergraph import Items
-from .jit import compiled, next_random, seeded
+from .jit import compiled, inner, next_random, seeded
 from .move_estimate import estimate, find_tails, is_critical, schedule_of, tails_of
 from .types import Arrays, Floats, Ints
 
@@ -32,7 +32,7 @@ TAIL = 0.15  # of the price of running a node on the clock: that of finding its 
 IDLE = 0.03  # of the moves of what is on no longest way: those that are judged
 
 
-@compiled
+@inner
 def _propose(items: Items, where: Ints, devices: int, follow: int, state: int) -> tuple[int, int, int, int]:
     """A random move: (state, item, the item that it changes places with or -1, device).
 
@@ -61,7 +61,7 @@ def _propose(items: Items, where: Ints, devices: int, follow: int, state: int) -
     return state, i, j, q
 
 
-@compiled
+@inner
 def _is_possible(items: Items, memory: Floats, capacity: Floats, where: Ints, i: int, j: int, q: int) -> bool:
     """Whether a move changes something, is allowed, and overfills no device."""
     p = where[i]
@@ -71,13 +71,13 @@ def _is_possible(items: Items, memory: Floats, capacity: Floats, where: Ints, i:
     return not ((more > 0.0 and memory[q] + more > capacity[q]) or (more < 0.0 and memory[p] - more > capacity[p]))
 
 
-@compiled
+@inner
 def _share(state: int) -> float:
     """A random number above 0 and at most 1."""
     return float(((state >> 10) + 1) / 9007199254740993.0)
 
 
-@compiled
+@inner
 def _drawn(state: int) -> float:
     """By how many temperatures a move may be worse: so Metropolis' rule accepts it with probability e**-excess."""
     return float(-np.log(_share(state)))
@@ -111,14 +111,20 @@ def anneal_makespan(
         node[fill[item_of[x]]] = x
         fill[item_of[x]] += 1
     device = where[item_of]
-    was, c, current, tried, tails = device.copy(), clocks(a, KEPT), schedule_of(n), schedule_of(n), tails_of(n, devices)
+    was, c, current, tried, tails = (
+        device.copy(),
+        clocks(a, np.int64(KEPT)),
+        schedule_of(n),
+        schedule_of(n),
+        tails_of(n, devices),
+    )
     by_readiness, unrecorded = np.empty(0, np.int32), np.empty((2, 0))
     begin(a, device, c)
     now = advance(
-        a, device, rank, by_rank, contended, current.start, current.finish, c, 0, behind, np.inf, by_readiness, unrecorded,
+        a, device, rank, by_rank, contended, current.start, current.finish, c, np.int64(0), behind, np.inf, by_readiness, unrecorded,
         current.ended,
     )  # fmt: skip
-    keep(a, device, moved[:0], 0, c)
+    keep(a, device, moved[:0], np.int64(0), c)
     find_tails(a, device, current, tails)
     best, kept = now, where.copy()
     state, cooling = seeded(seed), np.log(cold / hot)
@@ -185,7 +191,7 @@ def anneal_makespan(
     return best, spent, end
 
 
-@compiled
+@inner
 def _shift(
     items: Items, device_class: Ints, port_latency: Floats, port_per_byte: Floats,
     touching: Ints, spread: Ints, load: Floats, memory: Floats, where: Ints, i: int, b: int,
@@ -217,7 +223,7 @@ def _shift(
             load[b] -= port_latency[b] + size * port_per_byte[b]
 
 
-@compiled
+@inner
 def _count_loads(
     items: Items, device_class: Ints, port_latency: Floats, port_per_byte: Floats,
     touching: Ints, spread: Ints, load: Floats, where: Ints,
@@ -233,7 +239,7 @@ def _count_loads(
         load[where[i]] += items.seconds[device_class[where[i]], i]
 
 
-@compiled
+@inner
 def _steepness(load: Floats, scale: float) -> float:
     """Sum of the loads over `scale`, each to the power of 16."""
     total = 0.0

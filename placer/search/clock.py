@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .heaps import pop, pop_ready, push, push_ready
-from .jit import compiled, inlined, one_pass
+from .jit import inlined, inner, one_pass
 from .memory_penalty import times_slower
 from .types import Arrays, Floats, Ints
 
@@ -68,8 +68,8 @@ class Clocks(NamedTuple):
     awake: Floats  # (2, D) until when each device's task polls, and when it has woken up for what came last
 
 
-@compiled
-def clocks(a: Arrays, kept: int) -> Clocks:
+@inner
+def clocks(a: Arrays, kept: int | np.int64) -> Clocks:
     """Room for the state that runs and `kept` others.
 
     A node, and the latency of a transfer, shares a machine with what else runs there, for as many at once as there is room for.
@@ -97,7 +97,7 @@ def clocks(a: Arrays, kept: int) -> Clocks:
     )  # fmt: skip
 
 
-@compiled
+@inner
 def begin(a: Arrays, device: Ints, c: Clocks) -> None:
     """Set the clock to the begin of a step."""
     n = len(device)
@@ -113,7 +113,7 @@ def begin(a: Arrays, device: Ints, c: Clocks) -> None:
     _share_out(a, device, np.empty(0), 0.0, c)
 
 
-@compiled
+@inner
 def _share_out(a: Arrays, device: Ints, start: Floats, moment: float, c: Clocks) -> None:
     """Where the nodes of each device stand that are ready, and how much work lies ahead of it: of nodes that start after the moment."""
     c.base[:] = 0
@@ -127,7 +127,7 @@ def _share_out(a: Arrays, device: Ints, start: Floats, moment: float, c: Clocks)
         c.base[d + 1] += c.base[d]
 
 
-@compiled
+@inner
 def resume(a: Arrays, device: Ints, moved: Ints, start: Floats, since: float, c: Clocks) -> int:
     """Set the clock to the last state kept in which nothing has happened yet that moved nodes change; returns how many are before.
 
@@ -156,8 +156,8 @@ def resume(a: Arrays, device: Ints, moved: Ints, start: Floats, since: float, c:
     return k
 
 
-@compiled
-def keep(a: Arrays, device: Ints, moved: Ints, same: int, c: Clocks) -> None:
+@inner
+def keep(a: Arrays, device: Ints, moved: Ints, same: int | np.int64, c: Clocks) -> None:
     """Make the assignment that was run last the current one; `same` is what `resume` said."""
     for k in range(len(c.row[0])):
         if k >= same:
@@ -179,7 +179,7 @@ def _change_demand(a: Arrays, c: Clocks, host: int, now: float, cores: float, mo
     return float(own[0])
 
 
-@compiled
+@inner
 def _add_active(a: Arrays, c: Clocks, host: int, now: float, takes: float, what: int, end: int, cores: float) -> None:
     k = c.size[2]
     c.active[0, k], c.active[1, k], c.active[2, k] = what, end, host
@@ -203,7 +203,7 @@ def _arrive(a: Arrays, x: int, at: float, c: Clocks) -> None:
         c.size[0] = push(c.times, c.codes, c.size[0], c.data_at[x], np.int64(x))
 
 
-@compiled
+@inner
 def _relay(
     a: Arrays, via: int, d: int, v: int, e: int, now: float, contended: bool, c: Clocks, travels: Floats
 ) -> float:
@@ -219,7 +219,7 @@ def _relay(
     return float(arrives)
 
 
-@compiled
+@inner
 def _send(
     a: Arrays, device: Ints, rank: Ints, v: int, now: float, contended: bool, c: Clocks, sent: Ints, arrives: Floats, travels: Floats
 ) -> None:  # fmt: skip
@@ -289,9 +289,9 @@ def _is_apart(a: Arrays, x: int) -> bool:
     return bool(a.input_start[x] == a.input_start[x + 1] and a.first_value[x] == a.first_value[x + 1])
 
 
-@compiled
+@inner
 def advance(
-    a: Arrays, device: Ints, rank: Ints, by_rank: Ints, contended: bool, start: Floats, finish: Floats, c: Clocks, kept: int,
+    a: Arrays, device: Ints, rank: Ints, by_rank: Ints, contended: bool, start: Floats, finish: Floats, c: Clocks, kept: int | np.int64,
     behind: Floats, limit: float, following: Ints, travels: Floats, ended: Ints,
 ) -> float:  # fmt: skip
     """Run the rest of a step; returns when its last node ends, or infinity as soon as that is sure to be later than `limit`.
@@ -425,7 +425,7 @@ def run(
     by_rank, following = np.empty(n, np.int32), np.empty(n if in_order else 0, np.int32)
     for i in range(n):
         by_rank[rank[i]] = i
-    c = clocks(a, 0)
+    c = clocks(a, np.int64(0))
     begin(a, device, c)
     if in_order:
         c.upcoming[:] = n
@@ -434,5 +434,18 @@ def run(
             following[r], c.upcoming[d] = c.upcoming[d], r
     ended = np.empty(n, np.int32)
     return advance(
-        a, device, rank, by_rank, contended, start, finish, c, 0, np.empty(0), np.inf, following, travels, ended
+        a,
+        device,
+        rank,
+        by_rank,
+        contended,
+        start,
+        finish,
+        c,
+        np.int64(0),
+        np.empty(0),
+        np.inf,
+        following,
+        travels,
+        ended,
     )

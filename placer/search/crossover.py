@@ -156,12 +156,25 @@ def _values(
     by_readiness, unrecorded = np.empty(0, np.int32), np.empty((2, 0))
     for i in range(n):
         by_rank[rank[i]] = i
-    c, start, finish, values = clocks(a, 0), np.empty(n), np.empty(n), np.empty(len(children))
+    c, start, finish, values = clocks(a, np.int64(0)), np.empty(n), np.empty(n), np.empty(len(children))
     for k in range(len(children)):
         device = children[k][group]
         begin(a, device, c)
         values[k] = advance(
-            a, device, rank, by_rank, contended, start, finish, c, 0, behind, limit, by_readiness, unrecorded, ended
+            a,
+            device,
+            rank,
+            by_rank,
+            contended,
+            start,
+            finish,
+            c,
+            np.int64(0),
+            behind,
+            limit,
+            by_readiness,
+            unrecorded,
+            ended,
         )
         runs += c.size[1]
     return values, runs

@@ -46,9 +46,16 @@ def interpreted(yes: bool = True) -> Iterator[None]:
 class _Loop:
     """A function that is compiled for the types it is called with, and then holds no lock while it runs."""
 
-    def __init__(self, function: Callable[..., object], *, is_one_pass: bool = False, is_inlined: bool = False) -> None:
+    def __init__(
+        self,
+        function: Callable[..., object],
+        *,
+        is_one_pass: bool = False,
+        is_inlined: bool = False,
+        is_inner: bool = False,
+    ) -> None:
         functools.update_wrapper(self, function)
-        self.function, self.is_one_pass, self.is_inlined = function, is_one_pass, is_inlined
+        self.function, self.is_one_pass, self.is_inlined, self.is_inner = function, is_one_pass, is_inlined, is_inner
         self.was_needed = self.is_loaded = False
 
     @functools.cached_property
@@ -56,7 +63,10 @@ class _Loop:
         """The compiled function."""
         import numba
 
-        machine: Any = numba.njit(nogil=True, error_model="numpy", forceinline=self.is_inlined)(self.function)
+        # Numba's stubs lack these.
+        wrappers: dict[str, Any] = {"no_cpython_wrapper": self.is_inner, "no_cfunc_wrapper": True}
+        compiled = numba.njit(nogil=True, error_model="numpy", forceinline=self.is_inlined, **wrappers)
+        machine: Any = compiled(self.function)
         machine.enable_caching()
         # Private to Numba, here and in `_load`: its settings of caches hold for the whole process, also for the user's own functions.
         machine._cache._cache_file._source_stamp = _stamp()
@@ -70,7 +80,7 @@ class _Loop:
     def __call__(self, *args: object) -> object:
         if _is_interpreting.get():
             return self.function(*args)
-        if self.is_one_pass and len(cast(Any, args[0]).first_value) <= TINY + 1:
+        if self.is_inner or (self.is_one_pass and len(cast(Any, args[0]).first_value) <= TINY + 1):
             with interpreted():
                 return self.function(*args)
         if not self.is_loaded:
@@ -107,7 +117,16 @@ def compiled(function: F) -> F:
 
 def inlined(function: F) -> F:
     """The same for a small function: each caller has a copy of its code."""
-    return cast(F, _Loop(function, is_inlined=True))
+    return cast(F, _Loop(function, is_inlined=True, is_inner=True))
+
+
+def inner(function: F) -> F:
+    """The same for a function that only compiled code calls; called from elsewhere, it runs as the Python that it is.
+
+    So no code is made that takes arguments from Python, which is a third of the time that compiling all takes. Callers give it numbers as
+    `np.int64(0)`: for the constant 0 it would be compiled once more.
+    """
+    return cast(F, _Loop(function, is_inner=True))
 
 
 def is_first_call(loop: Callable[..., object], nodes: int) -> bool:

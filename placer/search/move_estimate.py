@@ -17,7 +17,7 @@ import numpy as np
 
 from .clock import MOMENT
 from .evaluate import travel_time
-from .jit import compiled
+from .jit import inner
 from .types import Arrays, Flags, Floats, Ints
 
 
@@ -41,13 +41,13 @@ class Tails(NamedTuple):
     free: Floats  # (D,) when the moved nodes have ended that a device has been given so far
 
 
-@compiled
+@inner
 def schedule_of(n: int) -> Schedule:
     """Room for a schedule of n nodes."""
     return Schedule(np.zeros(n), np.zeros(n), np.zeros(n, np.int32))
 
 
-@compiled
+@inner
 def tails_of(n: int, devices: int) -> Tails:
     """Room for the tails of n nodes."""
     return Tails(
@@ -56,7 +56,7 @@ def tails_of(n: int, devices: int) -> Tails:
     )  # fmt: skip
 
 
-@compiled
+@inner
 def find_tails(a: Arrays, device: Ints, s: Schedule, t: Tails) -> None:
     """Set the tails to those of a schedule of `device` (n,)."""
     t.base[:] = 0
@@ -77,7 +77,7 @@ def find_tails(a: Arrays, device: Ints, s: Schedule, t: Tails) -> None:
         t.span[0] = max(t.span[0], s.finish[x] + t.tail[x])
 
 
-@compiled
+@inner
 def is_critical(s: Schedule, t: Tails, moved: Ints) -> bool:
     """Whether one of the nodes is on a longest way: only then the step can become shorter as they move."""
     latest = 0.0
@@ -86,7 +86,7 @@ def is_critical(s: Schedule, t: Tails, moved: Ints) -> bool:
     return bool(latest >= t.span[0] * (1.0 - 1e-9))
 
 
-@compiled
+@inner
 def estimate(a: Arrays, device: Ints, rank: Ints, moved: Ints, s: Schedule, t: Tails) -> float:
     """About how long the step takes once nodes have moved.
 
@@ -130,13 +130,13 @@ def estimate(a: Arrays, device: Ints, rank: Ints, moved: Ints, s: Schedule, t: T
     return longest
 
 
-@compiled
+@inner
 def _from_start(s: Schedule, t: Tails, x: int) -> float:
     """From the start of a node to the end of the step."""
     return float(s.finish[x] - s.start[x] + t.tail[x])
 
 
-@compiled
+@inner
 def _behind(a: Arrays, device: Ints, s: Schedule, t: Tails, x: int) -> float:
     """The longest way from the end of a node to the end of the step: to the client, or through what takes its values and has not moved."""
     d = device[x]
@@ -152,7 +152,7 @@ def _behind(a: Arrays, device: Ints, s: Schedule, t: Tails, x: int) -> float:
     return float(longest)
 
 
-@compiled
+@inner
 def _place_behind(s: Schedule, t: Tails, d: int, now: float) -> int:
     """Where in the order of a device's nodes the first stands that ends later."""
     low, high = t.base[d], t.base[d + 1]
