@@ -40,6 +40,7 @@ from ..cost.launches import GPU_LAUNCH, REDUCTIONS, node_seconds
 from ..cost.profile import STORED, Profile
 from ..cost.shapes import Sizes
 from ..cost.static import state_bytes
+from ..partition.insert_channels import is_copied
 from .problem import Objective, Problem
 from .types import Flags, Floats, Ints
 
@@ -63,7 +64,8 @@ class Values(NamedTuple):
 
     Attributes:
         source: (v,) the node that makes each, ascending. tensor: what it is; None: a control edge.
-        start: (v + 1,) where the consumers of each begin. target: consumers; the device of the first in a task gets the value for the task.
+        start: (v + 1,) where the consumers of each begin. target: consumers; the device of the first in a task gets the value for the
+            task (`partition/insert_channels.receivers`).
     """
 
     source: Ints
@@ -278,35 +280,37 @@ def hosts_of(cluster: Cluster) -> Ints:
 
 
 def _values(nodes: Sequence[Node], free: Collection[Tensor], runs: Collection[Node] | None) -> Values:
-    """What nodes give to each other by the graph: each value once, by source and output, and each consumer of it once.
+    """What nodes give to each other by the graph: each value once, by source and output, and each consumer of it once, by creation.
 
     Args:
         free: what is not sent. runs: the nodes that take something; None: all.
     """
     n, place = len(nodes), {node: i for i, node in enumerate(nodes)}
+    created = np.argsort([node.index for node in nodes], kind="stable")
+    age = np.argsort(created).tolist()
     edges: tuple[list[int], list[int], list[int]] = [], [], []  # source, output or -1 for control, consumer
     from_node, from_output, to_node = (column.append for column in edges)
     for i, node in enumerate(nodes):
         if runs is not None and node not in runs:
             continue
-        back = node.back_edge if node.opdef.name == "Merge" else None
+        back, number = node.back_edge if node.opdef.name == "Merge" else None, age[i]
         for t in node.inputs:
             maker = place.get(t.op)
             if maker is not None and t.op is not back and t not in free:
                 from_node(maker)
                 from_output(t.value_index)
-                to_node(i)
+                to_node(number)
         for c in node.controls:
             maker = place.get(c)
-            if maker is not None:
+            if maker is not None and not (is_copied(c) and c.outputs[0] in free):
                 from_node(maker)
                 from_output(-1)
-                to_node(i)
+                to_node(number)
     source, output, consumer = (np.array(column, np.int64) for column in edges)
     outputs = int(output.max(initial=-1)) + 2
     ends = np.unique((source * outputs + output + 1) * n + consumer)
     value, first = np.unique(ends // n, return_index=True)
-    found = (value // outputs, np.append(first, len(ends)), ends % n)
+    found = (value // outputs, np.append(first, len(ends)), created[ends % n])
     sources, starts, targets = (column.astype(np.int32) for column in found)
     pairs = zip(sources.tolist(), (value % outputs - 1).tolist(), strict=True)
     return Values(sources, [None if out < 0 else nodes[i].outputs[out] for i, out in pairs], starts, targets)
