@@ -54,13 +54,14 @@ class Layer(_base.Layer):
 
     def __init__(self, *args: Any, _reuse: bool | None = None, _scope: Any = None, **kwargs: Any) -> None:
         self._wanted = kwargs.get("name")
+        self._base_name = self._wanted or snake_case(type(self).__name__)  # subclasses of programs may set another
         self._follows = kwargs.get("dtype") is None
         super().__init__(*args, **kwargs)
         self._reuse, self._variable_scope = _reuse, _scope
 
     @contextmanager
     def _naming(self) -> Iterator[None]:
-        kept, default = self._variable_scope, snake_case(type(self).__name__)
+        kept = self._variable_scope
         if isinstance(kept, VariableScope):  # each call's nodes go where those of the first one are
             reuse = True if self.built else self._reuse
             names = get_default_graph().name_scope(kept.original_name_scope)
@@ -68,9 +69,9 @@ class Layer(_base.Layer):
                 yield
             return
         if kept is not None or self._by_function or self._reuse:
-            opened = variable_scope(kept or self._wanted, default_name=default, reuse=self._reuse)
+            opened = variable_scope(kept or self._wanted, default_name=self._base_name, reuse=self._reuse)
         else:  # an object's name is a wish, as in TensorFlow: a second one of that name gets a number
-            opened = variable_scope(None, default_name=self._wanted or default)
+            opened = variable_scope(None, default_name=self._base_name)
         with opened as scope:
             self._variable_scope = scope
             yield

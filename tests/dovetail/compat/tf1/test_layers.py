@@ -406,3 +406,20 @@ def test_layers_in_a_scope_that_partitions_variables() -> None:
     assert parts >= {"net/conv1d/kernel/part_1", "net/batch_normalization/gamma/part_1"}
     for a, b in zip(*found, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_variables_of_a_layer_of_ones_own_are_in_the_scope_that_it_names() -> None:
+    class Own(tf.layers.Layer):
+        def call(self, inputs: tf.Tensor) -> tf.Tensor:
+            return tf.get_variable("w", [2]) * inputs
+
+    class Renamed(Own):
+        def __init__(self) -> None:
+            super().__init__(name="first")
+            self._name = self._base_name = "second"
+
+    for layer in (Own(name="own"), Renamed(), Own()):
+        layer(tf.ones([2]))
+        layer(tf.ones([2]))
+    assert [v.op.name for v in tf.global_variables()] == ["own/w", "second/w", "own_1/w"]
+    assert Renamed().name == "second"

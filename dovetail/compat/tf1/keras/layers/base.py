@@ -370,6 +370,15 @@ class Layer(Configured):
         self._remember(Call(self, (inputs, *args), kwargs, outputs), state)
         return outputs
 
+    @property
+    def _name(self) -> str:
+        """The name. Subclasses of programs set it so, since TensorFlow's `name` cannot be set."""
+        return self.name
+
+    @_name.setter
+    def _name(self, name: str) -> None:
+        self.name = name
+
     def _path(self, outer: tuple[str, ...]) -> tuple[str, ...]:
         return (*outer, self.name)
 

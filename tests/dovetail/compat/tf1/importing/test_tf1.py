@@ -187,10 +187,11 @@ class TestModules:
 class TestInner:
     def test_devices_files_and_conditions(self, tensorflow: ModuleType, tmp_path: Path) -> None:
         from tensorflow.python.client import device_lib  # type: ignore[import-not-found]
-        from tensorflow.python.layers import utils
+        from tensorflow.python.layers import base, utils
         from tensorflow.python.lib.io import file_io
         from tensorflow.python.ops import control_flow_ops
 
+        assert base.Layer is dovetail.layers.Layer
         (cpu, *_) = device_lib.list_local_devices()
         assert (cpu.name, cpu.device_type) == ("/device:CPU:0", "CPU") and cpu.memory_limit > 0
         path = str(tmp_path / "text")
