@@ -23,14 +23,12 @@ import numpy.typing as npt
 from ..graph.core.argument_names import check_flags
 from ..graph.core.dtypes import bfloat16, float32
 from ..graph.core.errors import InvalidArgumentError
-from ..graph.core.frames import has_control_flow
 from ..graph.core.graph import Node, Tensor
 from ..graph.core.opdef import Trait
 from .cost.launches import Launch, device_times, working_set
 from .cost.profile import Profile, as_profile
 from .cost.static import state_bytes
 from .critical_path import CLIENT, Span, Transfer, critical_path
-from .partition.insert_channels import is_copied
 from .partition.partitioned_graph import Channel, Partition, takers_of, task_of
 from .plan_data import PlanData
 from .render.text import count_text, short, size_text, time_text
@@ -342,13 +340,12 @@ def step_of(
 def _values(plan: PlanData, order: Sequence[Node], where: Sequence[str], feeds: Collection[Tensor]) -> Values:
     """What the nodes of a plan give to each other: on a device by the graph, between devices by the channels, in their order.
 
-    Nothing waits for a small constant, which each device makes for itself, nor a node for one that comes later on its device, in a loop.
+    Nothing waits for copies of a constant, nor a node for one that comes later on its device: in a loop, or as the copy of a constant.
     """
     number: dict[str, dict[Node, int]] = {device: {} for device in plan.partitions}
     for i, (node, device) in enumerate(zip(order, where, strict=True)):
         number[device][node] = i
-    carried, channels = plan.partitioned.values, {c.id: c for c in plan.channels}
-    copied = frozenset[Node]() if has_control_flow(order) else frozenset(n for n in order if is_copied(n))
+    times, carried, channels = Counter(order), plan.partitioned.values, {c.id: c for c in plan.channels}
     # (source, output or -1 for control, channel of what is sent for one consumer or -1) -> (channel or -1, consumer) of each end
     ends: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
     for device, part in plan.partitions.items():
@@ -357,7 +354,7 @@ def _values(plan: PlanData, order: Sequence[Node], where: Sequence[str], feeds: 
             taken: dict[Tensor | Node, None] = dict.fromkeys((*node.inputs, *node.controls))
             for what in taken:
                 maker, output = (what.op, what.value_index) if isinstance(what, Tensor) else (what, -1)
-                if here.get(maker, i) < i and maker not in copied and what not in feeds:
+                if here.get(maker, i) < i and times[maker] == 1 and what not in feeds:
                     ends.setdefault((here[maker], output, -1), []).append((-1, i))
         for channel, takers in _received(part):
             what = carried[channel.id]
@@ -521,17 +518,16 @@ def timeline(
     """
     device = np.asarray(assignment, np.int32)
     names = [str(i) for i in range(problem.nodes)] if names is None else names
-    times = np.full((2, len(problem.value_target)), np.nan)
-    start, finish, makespan = problem.clocked(device, in_order, times)
-    live, travels = LiveValues(problem, device, start, finish, times), _travels(problem, device, times)
+    start, finish, makespan, travels = _run(problem, device, in_order)
+    live = LiveValues(problem, device, start, finish, {key: arrival for key, (_, arrival) in travels.items()})
     fixed, changes = summed(device, problem.memory, problem.devices), live.over_time(problem.devices)
     spans = [Span(names[i], int(device[i]), float(start[i]), float(finish[i])) for i in range(problem.nodes)]
     moved, first = [], dict[tuple[int, int], int]()  # value, task -> the device to which it is sent
-    for (v, d), travel in travels.items():
+    for (v, d), times in travels.items():
         source, place = int(problem.value_source[v]), int(problem.places[d])
         home = int(device[source])
         via = first.setdefault((v, place), d) if place != problem.places[home] else d
-        moved.append(Transfer(names[source], home if via == d else via, d, float(problem.value_bytes[v]), *travel))
+        moved.append(Transfer(names[source], home if via == d else via, d, float(problem.value_bytes[v]), *times))
     return Timeline(
         tuple(map(str, range(problem.devices))) if devices is None else tuple(devices),
         tuple(sorted(spans, key=lambda s: (s.start, s.finish))),
@@ -549,13 +545,15 @@ def seconds_of(problem: Problem, assignment: npt.ArrayLike, *, in_order: bool = 
     return problem.clocked(np.asarray(assignment, np.int32), in_order)[2]
 
 
-def _travels(problem: Problem, device: Ints, times: Floats) -> Travels:
-    """What travels when, by what the clock has recorded."""
+def _run(problem: Problem, device: Ints, in_order: bool) -> tuple[Floats, Floats, float, Travels]:
+    """When each node starts, and when it ends; when the last one ends; and what travels when."""
+    times = np.full((2, len(problem.value_target)), np.nan)
+    start, finish, makespan = problem.clocked(device, in_order, times)
     ends = np.flatnonzero(~np.isnan(times[0]))
     values = np.searchsorted(problem.value_start, ends, side="right") - 1
     to = device[problem.value_target[ends]]
     keys = zip(values.tolist(), to.tolist(), strict=True)
-    return dict(zip(keys, map(tuple, times[:, ends].T.tolist()), strict=True))
+    return start, finish, makespan, dict(zip(keys, map(tuple, times[:, ends].T.tolist()), strict=True))
 
 
 def _critical(

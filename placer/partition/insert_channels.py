@@ -48,8 +48,6 @@ class ChannelInserter:
     narrow: bool = False  # whether float32 crosses as bfloat16
     bypassed: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict)
     copies: bool = False  # whether small constants are copied instead of sent
-    # value, task -> the device that receives it for the task; without an entry, the first that needs it in the order of the walk
-    receivers: Mapping[tuple[Tensor | Node, str], str] = field(default_factory=dict)
     steps: dict[str, list[Step]] = field(default_factory=dict)
     feeds: dict[str, dict[str, None]] = field(default_factory=dict)
     channels: list[Channel] = field(default_factory=list)
@@ -98,27 +96,25 @@ class ChannelInserter:
         arrived = self.arrived[here]
         if value in arrived:
             return
-        if self.copies and is_copied(producer):
+        source, task = self.device[producer.index], task_of(here)
+        crosses_tasks = task_of(source) != task
+        if crosses_tasks and self.copies and is_copied(producer):
             copied = self.copied.setdefault(producer, set())
             if isinstance(value, Tensor) and here not in copied:
                 copied.add(here)
                 self.steps[here].append(("node", producer))
             return
-        source, task, level = self.device[producer.index], task_of(here), self.level.get(producer.index, 0)
-        if task_of(source) == task:
-            arrived[value] = channel = self._open(value, level, source, here)
-            self._send(channel, level, producer, None)
-            return
-        first = self.arrived[task].get(value)
+        first = self.arrived[task].get(value) if crosses_tasks else None
+        level = self.level.get(producer.index, 0)
         if first is None:
-            receiver = self.receivers.get((value, task), here)
-            first = self.arrived[task][value] = self.arrived[receiver][value] = self._open(
-                value, level, source, receiver
-            )
-            self._send(first, level, producer, None)
-        if first.destination != here:
-            arrived[value] = channel = self._open(value, level, first.destination, here, relays=first.id)
+            channel = self._open(value, level, source, here)
+            self._send(channel, level, producer, None)
+            if crosses_tasks:
+                self.arrived[task][value] = channel
+        else:
+            channel = self._open(value, level, first.destination, here, relays=first.id)
             self._send(channel, level, producer, first)
+        arrived[value] = channel
 
     def _send(self, channel: Channel, level: int, producer: Node, first: Channel | None) -> None:
         """Send a value as soon as it is made, or has come on the channel `first`."""
@@ -151,7 +147,7 @@ class ChannelInserter:
             channel = Channel(number, f"^{value.name}", source, here, 0, True, None, (), relays, loop)
         self.channels.append(channel)
         self.values.append(value)
-        self.levels[level].setdefault(here, []).append(("recv", channel))
+        self.levels[level][here].append(("recv", channel))
         return channel
 
     def add_all(self, items: Iterable[Item]) -> None:
@@ -244,7 +240,7 @@ class ChannelInserter:
             {
                 device: Partition(
                     device,
-                    self._with_sends(steps),
+                    self._with_sends(device, steps),
                     tuple(self.feeds.get(device, ())),
                     tuple(fetched.get(device, ())),
                 )
@@ -259,7 +255,7 @@ class ChannelInserter:
         """Leave out constants on devices where nothing needs them any more, now that their consumers have copies."""
         homes: dict[str, set[Node]] = defaultdict(set)
         for node in self.copied:
-            if node not in fetched:
+            if node not in fetched and node.index not in self.behind_node:  # that passes it on inside its task
                 homes[self.device[node.index]].add(node)
         for home, constants in homes.items():
             steps = self.steps[home]
@@ -272,44 +268,19 @@ class ChannelInserter:
             else:
                 del self.steps[home]
 
-    def _with_sends(self, steps: list[Step]) -> tuple[Step, ...]:
+    def _with_sends(self, device: str, steps: list[Step]) -> tuple[Step, ...]:
         if not self.channels:
             return tuple(steps)
-        behind_node, behind_recv = self.behind_node, self.behind_recv
+        behind_node, behind_recv, copied = self.behind_node, self.behind_recv, self.copied
         out: list[Step] = []
         for step in steps:
             out.append(step)
             if step[0] == "node":
-                out += behind_node.get(step[1].index, ())
+                if step[1] not in copied or self.device[step[1].index] == device:
+                    out += behind_node.get(step[1].index, ())
             elif step[0] == "recv":
                 out += behind_recv.get(step[1].id, ())
         return tuple(out)
-
-
-def receivers(
-    nodes: Iterable[Node], device: Mapping[int, str], fed: Collection[Tensor], bypassed: Mapping[Node, tuple[Node, ...]]
-) -> dict[tuple[Tensor | Node, str], str]:
-    """Value, task -> the device that receives it for the task: that of the consumer which was created first.
-
-    Empty where each task has one device. The arguments are those of `ChannelInserter`; `nodes`: those that run.
-    """
-    task = {d: task_of(d) for d in set(device.values())}
-    if len(set(task.values())) in (1, len(task)):
-        return {}
-    found: dict[tuple[Tensor | Node, str], tuple[int, str]] = {}
-    for node in nodes:
-        here = device[node.index]
-        there, taken = task[here], (node.index, here)
-        crossing: list[Tensor | Node] = [
-            t for t in node.inputs if task[device.get(t.op.index, here)] != there and t not in fed
-        ]
-        if node.controls:
-            before = without_bypassed(node.controls, bypassed)
-            crossing += [c for c in before if task[device.get(c.index, here)] != there]
-        for value in crossing:
-            if found.setdefault((value, there), taken) > taken:
-                found[value, there] = taken
-    return {key: receiver for key, (_, receiver) in found.items()}
 
 
 def inserter_with_loops(

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from ...graph.core.frames import has_control_flow
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.settings import setting
 from ...graph.core.shape import element_count
@@ -220,15 +219,14 @@ class OneSidedPasses:
 
 
 def at_hand(
-    nodes: Collection[Node], cluster: Cluster, access: MemoryAccess, feeds: Collection[Tensor], variables: bool = True
+    nodes: Iterable[Node], cluster: Cluster, access: MemoryAccess, feeds: Collection[Tensor], variables: bool = True
 ) -> set[Tensor]:
-    """The values that no plan of a step sends, wherever their nodes are placed: a search charges no transfer.
+    """The values that no plan of a step sends to another task, wherever their nodes are placed: a search charges no transfer.
 
-    These are small constants, which each device makes for itself unless the step has branches or loops. They are also values of `variables`
-    if all tasks are on CPUs and map each other's memory. For a running cluster that is assumed from its description, since a search runs
-    before the tasks are queried.
+    These are small constants, which each task makes for itself, and values of `variables` if all tasks are on CPUs and map each other's
+    memory. For a running cluster that is assumed from its description, since a search runs before the tasks are queried.
     """
-    found = set[Tensor]() if has_control_flow(nodes) else {n.outputs[0] for n in nodes if is_copied(n)}
+    found = {n.outputs[0] for n in nodes if is_copied(n)}
     if not isinstance(access, AssumedAccess):
         access = AssumedAccess(cluster)
     tasks = dict.fromkeys(d.name.task_name for d in cluster.devices)

@@ -2,9 +2,8 @@
 
 A value that another device needs is sent right after it is made and received just before its first use. It
 crosses once per destination, however many nodes there use it. Between tasks the destination is the *task*: a
-value that two devices of a remote task need crosses the network once, and is sent on inside the task from the
-device that has received it. That is the device of the consumer which was created first, as in the search's
-clock (`search/clock.py`). A control edge crosses as an empty message of its own.
+value that two devices of a remote task need crosses the network once, to the device that uses it first, and
+is sent on from there inside the task. A control edge crosses as an empty message of its own.
 
 The steps of all partitions follow one global order of the graph's nodes, in which every send stands before
 its receive. So no set of partitions can wait for each other in a circle: the step that comes first in the
@@ -15,7 +14,7 @@ order at which the consumer uses it. So a graph gives the same numbers on one de
 reads are not shared between consumers.
 
 Fed values come straight from the client to every partition that needs them; they never cross between devices.
-Nor need small constants cross: each device that needs one can have its own copy of the node.
+Nor need small constants cross between tasks: each device that needs one can have its own copy of the node.
 
 A loop stands in one piece, in every partition that takes part in it: a mark at its begin, what this device
 does in each iteration, up to the point where the LoopCond is known, a mark there, the rest, a mark at its
@@ -30,7 +29,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ...graph.core.frames import has_control_flow
 from ...graph.core.graph import Node, Tensor
-from .insert_channels import ChannelInserter, inserter_with_loops, receivers
+from .insert_channels import ChannelInserter, inserter_with_loops
 from .partitioned_graph import Partitioned
 
 
@@ -53,7 +52,7 @@ def partition(
         fetches: tensors that the client gets; one that is fed comes back without any partition.
         enable_bfloat16_sendrecv: float32 values cross as bfloat16: half the bytes, a relative error of up to 2**-9.
         bypassed: nodes that do not run, each with those to wait for in its place (`control_edges.bypassed_noops`).
-        copies: small constants do not cross: each device that needs one has a copy of the node. Steps with
+        copies: small constants do not cross between tasks: each device that needs one has a copy of the node. Steps with
             branches or loops send theirs.
 
     Returns:
@@ -63,13 +62,12 @@ def partition(
     fed = set(feeds)
     fetched = [t for t in dict.fromkeys(fetches) if t not in fed]
     if not has_control_flow(nodes):
-        device, bypassed = {n.index: device_of(n) for n in nodes}, bypassed or {}
-        steps = [n for n in nodes if n not in bypassed] if bypassed else nodes
         inserter = ChannelInserter(
-            fed, device, enable_bfloat16_sendrecv, bypassed, copies, receivers(steps, device, fed, bypassed)
+            fed, {n.index: device_of(n) for n in nodes}, enable_bfloat16_sendrecv, bypassed or {}, copies
         )
-        for node in steps:
-            inserter.add(node)
+        for node in nodes:
+            if not (bypassed and node in bypassed):
+                inserter.add(node)
     else:
         inserter = inserter_with_loops(nodes, device_of, fed, fetched, enable_bfloat16_sendrecv)
     return inserter.result(fetched)

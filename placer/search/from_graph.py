@@ -40,7 +40,6 @@ from ..cost.launches import GPU_LAUNCH, REDUCTIONS, node_seconds
 from ..cost.profile import STORED, Profile
 from ..cost.shapes import Sizes
 from ..cost.static import state_bytes
-from ..partition.insert_channels import is_copied
 from .problem import Objective, Problem
 from .types import Flags, Floats, Ints
 
@@ -64,8 +63,7 @@ class Values(NamedTuple):
 
     Attributes:
         source: (v,) the node that makes each, ascending. tensor: what it is; None: a control edge.
-        start: (v + 1,) where the consumers of each begin. target: consumers; the device of the first in a task gets the value for the
-            task (`partition/insert_channels.receivers`).
+        start: (v + 1,) where the consumers of each begin. target: consumers; the device of the first in a task gets the value for the task.
     """
 
     source: Ints
@@ -280,37 +278,35 @@ def hosts_of(cluster: Cluster) -> Ints:
 
 
 def _values(nodes: Sequence[Node], free: Collection[Tensor], runs: Collection[Node] | None) -> Values:
-    """What nodes give to each other by the graph: each value once, by source and output, and each consumer of it once, by creation.
+    """What nodes give to each other by the graph: each value once, by source and output, and each consumer of it once.
 
     Args:
         free: what is not sent. runs: the nodes that take something; None: all.
     """
     n, place = len(nodes), {node: i for i, node in enumerate(nodes)}
-    created = np.argsort([node.index for node in nodes], kind="stable")
-    age = np.argsort(created).tolist()
     edges: tuple[list[int], list[int], list[int]] = [], [], []  # source, output or -1 for control, consumer
     from_node, from_output, to_node = (column.append for column in edges)
     for i, node in enumerate(nodes):
         if runs is not None and node not in runs:
             continue
-        back, number = node.back_edge if node.opdef.name == "Merge" else None, age[i]
+        back = node.back_edge if node.opdef.name == "Merge" else None
         for t in node.inputs:
             maker = place.get(t.op)
             if maker is not None and t.op is not back and t not in free:
                 from_node(maker)
                 from_output(t.value_index)
-                to_node(number)
+                to_node(i)
         for c in node.controls:
             maker = place.get(c)
-            if maker is not None and not (is_copied(c) and c.outputs[0] in free):
+            if maker is not None:
                 from_node(maker)
                 from_output(-1)
-                to_node(number)
+                to_node(i)
     source, output, consumer = (np.array(column, np.int64) for column in edges)
     outputs = int(output.max(initial=-1)) + 2
     ends = np.unique((source * outputs + output + 1) * n + consumer)
     value, first = np.unique(ends // n, return_index=True)
-    found = (value // outputs, np.append(first, len(ends)), created[ends % n])
+    found = (value // outputs, np.append(first, len(ends)), ends % n)
     sources, starts, targets = (column.astype(np.int32) for column in found)
     pairs = zip(sources.tolist(), (value % outputs - 1).tolist(), strict=True)
     return Values(sources, [None if out < 0 else nodes[i].outputs[out] for i, out in pairs], starts, targets)

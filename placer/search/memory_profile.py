@@ -1,6 +1,7 @@
 """The memory profile of a step: the bytes that each device holds over time, and the error if they exceed its memory.
 
-Reading a variable copies nothing where the variable is.
+A value occupies memory on its device from the moment its node starts until its last use or departure there, and on a device that
+receives it from its arrival until its last use. Reading a variable copies nothing where the variable is.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from .clock import MOMENT
-from .memory_penalty import live_ranges
 from .problem import InfeasibleError, Problem, starts, summed
 from .types import Floats, Ints
 
@@ -31,7 +31,7 @@ class PeakError(InfeasibleError):
 
 
 class LiveValues:
-    """The live ranges of values: one row for each value on each device that has it (`memory_penalty.live_ranges`).
+    """The live ranges of values: one row for each value on each device that has it.
 
     Attributes:
         value, device: (R,) the value and the device. since, until: (R,) seconds, its live range. size: (R,) bytes.
@@ -43,12 +43,32 @@ class LiveValues:
         device: Ints,
         start: Floats,
         finish: Floats,
-        travels: Floats | None = None,
+        arrives: dict[tuple[int, int], float] | None = None,
     ) -> None:
-        times = np.empty((2, 0)) if travels is None else travels
-        self.value, self.device, self.since, self.until = live_ranges(problem.arrays, device, start, finish, times)
+        a, count = problem.arrays, problem.devices
+        values = len(a.value_source)
+        owner = np.repeat(np.arange(values, dtype=np.int64), np.diff(a.value_start))
+        home = device[a.value_source].astype(np.int64)
+        key = np.concatenate([np.arange(values) * count + home, owner * count + device[a.value_target]])
+        used = np.concatenate([finish[a.value_source], finish[a.value_target]])
+        keys, row = np.unique(key, return_inverse=True)
+        self.value, self.device = keys // count, keys % count
+        self.until = np.zeros(len(keys))
+        np.maximum.at(self.until, row, used)
+        source = a.value_source[self.value]
+        away = self.device != home[self.value]
+        link = a.place[device[source]], a.place[self.device]
+        came = finish[source] + a.link_latency[link] + a.value_bytes[self.value] * a.link_per_byte[link]
+        if arrives is not None:
+            came[away] = [
+                arrives[v, d] for v, d in zip(self.value[away].tolist(), self.device[away].tolist(), strict=True)
+            ]
+        self.since = np.where(away, came, start[source])
+        # On its own device a value is live until its last departure.
+        at_home = np.zeros(values, np.int64)
+        at_home[self.value[~away]] = np.flatnonzero(~away)
+        np.maximum.at(self.until, at_home[self.value[away]], came[away])
         here, there = _sizes(problem)
-        away = self.device != device[problem.value_source[self.value]]
         self.size = np.where(away, there[self.value], here[self.value])
 
     def peaks(self, devices: int) -> tuple[Floats, Floats]:

@@ -83,19 +83,19 @@ def test_a_tensor_crosses_once_per_device(graph):
     assert text == {"a0": ["c", "c:0 >b0"], "b0": ["<c:0", "x", "y"]}
 
 
-def test_each_device_has_its_own_copy_of_a_small_constant(graph):
+def test_each_task_has_its_own_copy_of_a_small_constant(graph):
     with on("a0"):
         c, large = dt.constant(1.0, name="c"), dt.constant(np.ones(257, "float32"), name="large")
     with on("a1"):
-        x = dt.negative(c, name="x")
+        x = dt.negative(c, name="x")  # within a task it is passed on
     with on("b0"):
         y = dt.add(c, large, name="y")
     with on("b1"), dt.control_dependencies([c.op]):
         z = dt.negative(c, name="z")
     text, found = cut(graph, fetches=[x, y, z], copies=True)
     assert text == {
-        "a0": ["large", "large:0 >b0"],
-        "a1": ["c", "x"],
+        "a0": ["c", "c:0 >a1", "large", "large:0 >b0"],
+        "a1": ["<c:0", "x"],
         "b0": ["c", "<large:0", "y"],
         "b1": ["c", "z"],
     }
@@ -136,17 +136,6 @@ def test_two_devices_of_a_remote_task_share_one_message_over_the_network(graph):
     }
     assert sum(c.crosses_tasks for c in found.channels) == 1
     assert [c.relays for c in found.channels] == [None, 0, None]
-
-
-def test_the_device_of_the_consumer_that_was_created_first_receives_for_its_task(graph):
-    with on("a0"):
-        c = dt.constant(1.0, name="c")
-    with on("b1"):
-        x = dt.negative(c, name="x")
-    with on("b0"):
-        y = dt.negative(c, name="y")
-    found = partition([c.op, y.op, x.op], lambda n: n.device)  # y starts before x
-    assert [(c.source, c.destination, c.relays) for c in found.channels] == [(A0, B1, None), (B1, B0, 0)]
 
 
 def test_outputs_cross_one_by_one(graph):
