@@ -95,6 +95,8 @@ MECHANISMS: dict[str, Callable[[], None] | dict[str, str]] = {
     "inline segments": partial(_replace, _ONLY_SEGMENT | {"runtime.worker.step_scheduler:Segment.is_short": _never()}),
     # The pool runs the segments that are not short, although a client of the same process waits for them.
     "segments of waiting clients": _without("runtime.worker.step_scheduler:Segment.is_brief", _never()),
+    # Tensors for a task in the client's process go to its server, whose I/O thread wakes the client's.
+    "small tensors to clients": _without("runtime.worker.step_scheduler:INLINE_BYTES", -1),
     "colocated servers": _without("runtime.session.cluster_backend:find_colocated", lambda address, incarnation: None),
     "batch scheduling": {"DOVETAIL_SCHED_BATCH": "0"},
     "busy polling": _without("runtime.transport.event_loop:EventLoop.expect_event", lambda self: None),
