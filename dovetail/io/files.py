@@ -46,6 +46,10 @@ class _BinaryFile(io.BufferedWriter):
     def write(self, data: Any) -> int:
         return super().write(data.encode() if isinstance(data, str) else data)
 
+    def flush(self) -> None:
+        super().flush()
+        self.raw.flush()  # it has a buffer of its own
+
 
 def GFile(name: str, mode: str = "r") -> IO[Any]:
     """Open a file. Text is UTF-8. Both kinds of files take text and bytes alike. NotFoundError: the file does not exist."""

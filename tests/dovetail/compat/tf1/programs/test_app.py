@@ -153,6 +153,8 @@ def test_files_take_text_and_bytes(tmp_path: Path) -> None:
             f.write("é")
             f.write(b"\x89")
             f.write("!")
+            f.flush()
+            assert Path(a).read_bytes().endswith(b"\x89!")
         with tf.gfile.GFile(a, "rb") as f:
             assert f.read() == "é".encode() + b"\x89!" + ("é".encode() + b"\x89!" if mode[0] == "a" else b"")
         if mode == "a":
