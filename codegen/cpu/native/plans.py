@@ -100,7 +100,7 @@ class NativePlan:
         arrays = (*inputs, *made)
         done = run(table, self._threads, arrays, self._patches)
         self._tables.append(table)
-        if not done and not self._puts_in_order:
+        if not done and any(type(x) is not np.ndarray for x in inputs):
             self._puts_in_order = True
             return self.run(inputs, shown)
         if not done:

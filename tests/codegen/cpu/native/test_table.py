@@ -165,3 +165,18 @@ def test_only_the_bytes_of_a_launch_are_written() -> None:
     table.add(clear(), ([0, 20],), 10)
     assert table.run() is True
     assert x.tolist() == [*range(1, 21), *[0] * 10, *range(31, 101)]
+
+
+def test_a_plan_that_fails_for_arrays_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has changed before a kernel failed must not change again."""
+    cache, ran = PlanCache(lambda planner, given: [_copy(planner, *given)], "a copy"), 0
+    assert cache.run((np.ones(3, np.float32),), True) is not None
+
+    def fail(*arguments: Any) -> bool:
+        nonlocal ran
+        ran += 1
+        return False
+
+    monkeypatch.setattr("dovetail.codegen.cpu.native.plans.run", fail)
+    assert cache.run((np.ones(3, np.float32),), True) is None
+    assert ran == 1
