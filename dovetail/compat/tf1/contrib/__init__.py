@@ -8,7 +8,7 @@ imports it.
 
 from typing import Any
 
-from ..names.inner_modules import substitute
+from ..names.inner_modules import absent
 from . import (
     cluster_resolver,
     data,
@@ -31,8 +31,7 @@ from . import (
 
 
 def __getattr__(name: str) -> Any:
-    said = substitute(f"contrib.{name}")
-    raise AttributeError(f"module 'dovetail.contrib' has no attribute {name!r}{said and f': {said}'}")
+    raise absent("contrib", name)
 
 
 __all__ = [

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ....io.files import GFile
-from ..names.inner_modules import substitute
+from ..names.inner_modules import absent
 
 _WORD = re.compile(r"[A-Z]{2,}(?![a-z])|[A-Z][a-z]+(?=[A-Z])|[\'\w\-]+")
 
@@ -146,9 +146,7 @@ preprocessing = SimpleNamespace(CategoricalVocabulary=CategoricalVocabulary, Voc
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    raise AttributeError(
-        f"module 'dovetail.contrib.learn' has no attribute {name!r}: {substitute(f'contrib.learn.{name}')}"
-    )
+    raise absent("contrib.learn", name)
 
 
 __all__ = ["ModeKeys", "preprocessing"]

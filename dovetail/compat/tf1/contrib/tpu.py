@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, NamedTuple
 
 from ....graph.core.nest import flatten
@@ -15,7 +16,7 @@ from ....train.loops.session_run_hook import SessionRunArgs, SessionRunHook
 from ..estimator import estimator as _estimator, run_config as _run_config
 from ..estimator.building import Builder, arguments_of
 from ..estimator.spec import EstimatorSpec, ModeKeys
-from ..names.inner_modules import substitute
+from ..names.inner_modules import absent
 
 
 class InputPipelineConfig:
@@ -171,28 +172,25 @@ class TPUEstimator(_estimator.Estimator):
             ModeKeys.PREDICT: predict_batch_size,
         }
         takes_params = "params" in arguments_of(model_fn)
-        super().__init__(model_fn, model_dir, config, params if takes_params else None, warm_start_from)
+
+        @wraps(model_fn)
+        def as_estimators(*args: Any, **kwargs: Any) -> Any:
+            found = model_fn(*args, **kwargs)
+            return found.as_estimator_spec() if isinstance(found, TPUEstimatorSpec) else found
+
+        super().__init__(as_estimators, model_dir, config, params if takes_params else None, warm_start_from)
 
     def _builder(self, input_fn: Callable[..., Any], mode: str, strategy: Any) -> Builder:
         params = {**self.params, "use_tpu": False}
         if self._batch_sizes[mode] is not None:
             params["batch_size"] = self._batch_sizes[mode]
-        return _TPUBuilder(input_fn, self._model_fn, mode, params, self._config, strategy)
-
-
-class _TPUBuilder(Builder):
-    """Takes the specs of both kinds."""
-
-    def _spec_of(self, found: Any) -> Any:
-        return found.as_estimator_spec() if isinstance(found, TPUEstimatorSpec) else found
+        return Builder(input_fn, self._model_fn, mode, params, self._config, strategy)
 
 
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    raise AttributeError(
-        f"module 'dovetail.contrib.tpu' has no attribute {name!r}: {substitute(f'contrib.tpu.{name}')}"
-    )
+    raise absent("contrib.tpu", name)
 
 
 __all__ = ["InputPipelineConfig", "RunConfig", "TPUConfig", "TPUEstimator", "TPUEstimatorSpec"]

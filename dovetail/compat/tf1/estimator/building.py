@@ -126,16 +126,12 @@ class Builder:
             given["labels"] = labels
         elif labels is not None:
             raise ValueError("model_fn does not take labels, but input_fn returns labels.")
-        spec = self._spec_of(self._model_fn(**given))
+        spec = self._model_fn(**given)
         if not isinstance(spec, EstimatorSpec):
             raise ValueError(f"model_fn should return an EstimatorSpec, not {type(spec).__name__}.")
         if spec.mode != mode:
             raise ValueError(f"model_fn was called with mode={mode!r} and returned an EstimatorSpec of {spec.mode!r}")
         return spec
-
-    def _spec_of(self, found: Any) -> Any:
-        """What the model function gave, as an `EstimatorSpec`."""
-        return found
 
     def build(self) -> EstimatorSpec:
         """Add input and model to the default graph."""

@@ -364,3 +364,9 @@ def substitute(path: str) -> str:
             return _SUBSTITUTES[path]
         path = path.rpartition(".")[0]
     return ""
+
+
+def absent(module: str, name: str) -> AttributeError:
+    """The error of a module of `contrib` that lacks a name, with what to use instead."""
+    said = substitute(f"{module}.{name}")
+    return AttributeError(f"module 'dovetail.{module}' has no attribute {name!r}{said and f': {said}'}")
