@@ -52,22 +52,19 @@ def same_structure(a: Any, b: Any, what: tuple[str, str] = ("the first", "the se
     mine, theirs = children(a), children(b)
     if mine is None and theirs is None:
         return
-    error: type[Exception] | None = None
-    if mine is None or theirs is None:
-        error = ValueError
-    elif _kind(a) is not _kind(b):
-        error = TypeError
-    elif len(mine) != len(theirs) or (isinstance(a, Mapping) and sorted(a) != sorted(b)):
-        error = ValueError
-    if error is not None:
-        forms = f"{what[0]} is {describe(a)}, {what[1]} is {describe(b)}"
-        raise error(
-            f"The two structures don't have the same nested structure: {forms}; both must have the same form{at_caller()}"
-        )
-    assert mine is not None
-    assert theirs is not None
-    for x, y in zip(mine, theirs, strict=True):
-        same_structure(x, y, what)
+    error: type[Exception] = ValueError
+    if mine is not None and theirs is not None:
+        is_other_kind = _kind(a) is not _kind(b)
+        is_other_size = len(mine) != len(theirs) or (isinstance(a, Mapping) and sorted(a) != sorted(b))
+        if not is_other_kind and not is_other_size:
+            for x, y in zip(mine, theirs, strict=True):
+                same_structure(x, y, what)
+            return
+        error = TypeError if is_other_kind else ValueError
+    forms = f"{what[0]} is {describe(a)}, {what[1]} is {describe(b)}"
+    raise error(
+        f"The two structures don't have the same nested structure: {forms}; both must have the same form{at_caller()}"
+    )
 
 
 def describe(structure: Any) -> str:

@@ -111,13 +111,8 @@ def anneal_makespan(
         node[fill[item_of[x]]] = x
         fill[item_of[x]] += 1
     device = where[item_of]
-    was, c, current, tried, tails = (
-        device.copy(),
-        clocks(a, np.int64(KEPT)),
-        schedule_of(n),
-        schedule_of(n),
-        tails_of(n, devices),
-    )
+    was, c, tails = device.copy(), clocks(a, np.int64(KEPT)), tails_of(n, devices)
+    current, tried = schedule_of(n), schedule_of(n)
     by_readiness, unrecorded = np.empty(0, np.int32), np.empty((2, 0))
     begin(a, device, c)
     now = advance(

@@ -434,18 +434,5 @@ def run(
             following[r], c.upcoming[d] = c.upcoming[d], r
     ended = np.empty(n, np.int32)
     return advance(
-        a,
-        device,
-        rank,
-        by_rank,
-        contended,
-        start,
-        finish,
-        c,
-        np.int64(0),
-        np.empty(0),
-        np.inf,
-        following,
-        travels,
-        ended,
-    )
+        a, device, rank, by_rank, contended, start, finish, c, np.int64(0), np.empty(0), np.inf, following, travels, ended,
+    )  # fmt: skip

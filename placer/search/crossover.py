@@ -161,20 +161,7 @@ def _values(
         device = children[k][group]
         begin(a, device, c)
         values[k] = advance(
-            a,
-            device,
-            rank,
-            by_rank,
-            contended,
-            start,
-            finish,
-            c,
-            np.int64(0),
-            behind,
-            limit,
-            by_readiness,
-            unrecorded,
-            ended,
-        )
+            a, device, rank, by_rank, contended, start, finish, c, np.int64(0), behind, limit, by_readiness, unrecorded, ended,
+        )  # fmt: skip
         runs += c.size[1]
     return values, runs

@@ -178,10 +178,7 @@ def boolean_mask(
     """
     with op_scope(name, "boolean_mask", tensor, mask):
         x, chosen = convert(tensor, name="tensor"), convert(mask, name="mask")
-        if chosen.dtype.base.is_floating:
-            chosen = not_equal(chosen, 0)
-        elif not chosen.dtype.base.is_bool:
-            convert(mask, bool_, name="mask")  # refuses it
+        chosen = not_equal(chosen, 0) if chosen.dtype.base.is_floating else convert(chosen, bool_, name="mask")
         if not chosen.dims:
             raise ValueError(f"The mask must have a known rank, at least 1: {chosen!r}")
         first = 0 if axis is None else int(axis)
